@@ -13,6 +13,7 @@ use crate::block_set::BlockSet;
 use crate::error::{ConvertError, Result};
 use crate::ext::reader::ExtFs;
 use crate::image::{restore_root_times, save_image};
+use crate::interrupted::find_interrupted;
 use crate::items::{Converter, ItemRules, ItemSink};
 use crate::layout::{Layout, Need, reserved_ranges};
 use crate::losses::Losses;
@@ -28,6 +29,7 @@ use crate::withheld::WithheldDevice;
 use crate::xfs::reader::XfsFs;
 use crate::xfs::superblock::XfsSuperblock;
 use papilio_device::Device;
+use papilio_engine::errors::Error;
 use papilio_engine::options::OpenOptions;
 use papilio_engine::space::LogicalRange;
 use papilio_format::items::block_group::BlockGroupFlags;
@@ -81,6 +83,9 @@ enum AnySource {
 impl AnySource {
     /// Finds out what is on a device, reads all of it, and plans the layout.
     fn survey(device: &Arc<dyn Device>, options: &ConvertOptions, progress: Progress<'_>) -> Result<Self> {
+        if let Some(state) = find_interrupted(device)? {
+            return Err(ConvertError::Interrupted { device: device.name().to_owned(), state });
+        }
         refuse_btrfs(&**device)?;
         let mut magic = [0; 4];
         if device.size() >= magic.len() as u64 {
@@ -144,10 +149,18 @@ impl Conversion {
     /// No space, or a device that fails. Until the last step, an error leaves the source as it was.
     pub fn run(self, progress: &mut dyn FnMut(ConvertProgress)) -> Result<Converted> {
         let options = self.options.clone().uuid(TargetUuid::Given(self.fsid));
-        match self.source {
+        let done = match self.source {
             AnySource::Ext(source) => carry_out(&self.device, &options, *source, progress),
             AnySource::Xfs(source) => carry_out(&self.device, &options, *source, progress),
-        }
+        };
+        // The switch allocates nothing.
+        done.map_err(|error| match error {
+            ConvertError::Engine(Error::NoSpace { what }) => ConvertError::NoRoom {
+                device: self.device.name().to_owned(),
+                reason: format!("the new file system needs more free space for {what} than was planned"),
+            },
+            other => other,
+        })
     }
 }
 
@@ -226,7 +239,7 @@ fn carry_out<S: Source>(
     progress(ConvertProgress { stage: ConvertStage::Checking, done: 0, total: 0 });
     check(&withheld)?;
     progress(ConvertProgress { stage: ConvertStage::Switching, done: 0, total: 0 });
-    switch(&**device, &withheld, &source.used, block_size)?;
+    switch(&**device, &withheld, &source.used, block_size, source.plan.source_uuid)?;
     Ok(Converted { plan: source.plan, fsid: made.fsid, label: made.label, metadata_used })
 }
 
@@ -237,6 +250,7 @@ fn open(device: &Arc<WithheldDevice>) -> Result<FileSystem> {
         .dirty_bytes(DIRTY_BYTES)
         .node_cache_bytes(CACHE_BYTES)
         .heal_reads(false)
+        .keep_empty_groups(true)
         .ignore_signatures(true);
     Ok(FileSystem::from_devices(vec![Arc::clone(device) as Arc<dyn Device>], &options)?)
 }

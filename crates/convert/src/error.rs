@@ -3,6 +3,7 @@
 //! Owns [`ConvertError`]. Every variant that concerns the source says that nothing was lost: until
 //! the last step, only space is written that the source has free.
 
+use crate::interruption::Interruption;
 use papilio_engine::errors::Error;
 
 /// The result of almost every function in this crate.
@@ -63,6 +64,14 @@ pub enum ConvertError {
         device: String,
         /// The reason.
         reason: String,
+    },
+    /// The last write of a conversion or of a way back was interrupted.
+    #[error("{device}: {state}; nothing was changed")]
+    Interrupted {
+        /// The device.
+        device: String,
+        /// Its state, with the remedy.
+        state: Interruption,
     },
     /// The options contradict each other or the source.
     #[error("{0}")]

@@ -17,10 +17,14 @@
 //! | `plan`, `losses` | the first walk, which counts and checks |
 //! | `withheld` | the device on which the new file system grows beside the source |
 //! | `target`, `sums`, `image` | files, checksums and the image in the new file system |
+//! | `image_extents` | the extents of a saved image, and their places |
 //! | `convert`, `switch`, `rollback` | the two ways |
+//! | `record`, `record_place` | the record that makes a torn switch whole, and a place for it |
+//! | `interruption`, `interrupted` | the states that a power cut leaves, and the remedy |
 //!
 //! **Invariant:** until the last write but the wiping of the old superblock, a power cut leaves the
-//! source as it was; from then on, it leaves the new file system.
+//! source as it was; from then on, it leaves the new file system. If the device tears that write of
+//! 4 KiB, [`finish_interrupted`] or [`undo_interrupted`] makes one of the two whole.
 
 #![forbid(unsafe_code)]
 
@@ -29,6 +33,10 @@ mod convert;
 mod error;
 mod ext;
 mod image;
+mod image_extents;
+mod interrupted;
+mod interruption;
+mod io;
 mod items;
 mod layout;
 mod losses;
@@ -36,6 +44,8 @@ mod names;
 mod options;
 mod places;
 mod plan;
+mod record;
+mod record_place;
 mod rollback;
 mod shared;
 mod source;
@@ -47,11 +57,12 @@ mod xfs;
 
 pub use convert::{Conversion, Converted, convert, plan};
 pub use error::ConvertError;
+pub use interrupted::{find_interrupted, finish_interrupted, undo_interrupted};
+pub use interruption::{Finished, Interruption};
 pub use losses::Losses;
 pub use options::{ConvertOptions, ConvertProgress, ConvertStage, TargetLabel, TargetUuid};
 pub use plan::ConvertPlan;
 pub use rollback::{RolledBack, rollback};
-pub use switch::finish_interrupted;
 
 /// The name of the subvolume that keeps an ext2, ext3 or ext4.
 pub const SAVED: &str = "ext2_saved";

@@ -5,28 +5,32 @@
 //! **Order**
 //! 1. The image is checked: every extent lies where the source had it and matches its checksums,
 //!    and every block that the source uses has one.
-//! 2. The content that had moved is written back, except for the block of the first superblock, and
-//!    flushed. Btrfs uses none of these ranges.
-//! 3. The block of the first superblock is written: that is the switch.
+//! 2. The content that had moved is written back, except for the block of the first superblock.
+//!    Btrfs uses none of these ranges. The record of the switch is written, and all is flushed.
+//! 3. The superblock gets pointers to the record.
+//! 4. The block of the source is written over the superblock: that is the switch.
+//! 5. Superblock copies in free space of the source are wiped, and the record is erased.
 //!
-//! A power cut before the switch leaves Btrfs, one after it the source.
+//! A power cut before the switch leaves Btrfs, one after it the source. If the device writes a part
+//! of the 4 KiB of step 3 or 4 only, the next run finds the record: [`crate::interrupted`].
 
 use crate::block_set::BlockSet;
 use crate::error::{ConvertError, Result};
 use crate::ext::reader::ExtFs;
 use crate::image::find_image;
+use crate::image_extents::{Fault, ImageExtents};
+use crate::interrupted::refuse_torn;
+use crate::io::{flush, write, write_durably};
 use crate::layout::{is_free, reserved_ranges};
 use crate::options::{ConvertProgress, ConvertStage, Progress};
+use crate::record::{HEAD_BYTES, SwitchRecord, Way, erase_records, point_to};
+use crate::record_place::record_place;
 use crate::source::{Profile, Source, read};
 use crate::xfs::reader::XfsFs;
 use papilio_device::{Access, Device, check_read};
-use papilio_engine::errors::Error;
 use papilio_engine::options::OpenOptions;
-use papilio_format::items::file_extent::{Compression, FileExtentContent, FileExtentItem};
 use papilio_format::superblock::{SUPERBLOCK_SIZE, superblock_offset};
-use papilio_format::{
-    DeviceId, Generation, InodeNumber, ItemType, Key, LogicalAddress, PhysicalAddress, TreeId, Uuid,
-};
+use papilio_format::{PhysicalAddress, Uuid};
 use papilio_fs::{File, FileSystem};
 use std::io;
 use std::ops::Range;
@@ -62,6 +66,7 @@ pub struct RolledBack {
 pub fn rollback(device: &Arc<dyn Device>, progress: &mut dyn FnMut(ConvertProgress)) -> Result<RolledBack> {
     let name = device.name().to_owned();
     let refuse = |reason: String| ConvertError::Rollback { device: name.clone(), reason };
+    refuse_torn(device)?;
     let options = OpenOptions::new().ignore_signatures(true);
     let fs = FileSystem::from_devices(vec![Arc::clone(device)], &options)?;
     let raw = fs.info.volume().superblock().raw;
@@ -102,111 +107,48 @@ pub fn rollback(device: &Arc<dyn Device>, progress: &mut dyn FnMut(ConvertProgre
             return Err(refuse(format!("the image lacks byte {at}, which the file system in it uses")));
         }
     }
+    let (place, superblocks) = place_record(&**device, &fs, &used, block_size)?;
     progress(ConvertProgress { stage: ConvertStage::Switching, done: 0, total: 0 });
+    let uuid = profile.uuid;
+    let (device, source) = (&**device, &*source);
+    let way = WayBack { device, source, size, used: &used, block_size, uuid, place, superblocks };
     let result = RolledBack {
         variant: profile.variant,
         saved,
         btrfs_label: fs.label(),
         btrfs_uuid: raw.fsid,
         uuid: profile.uuid,
-        written: write_back(&**device, &*source, size, &used, block_size)?,
+        written: way.write()?,
     };
     Ok(result)
+}
+
+/// Finds a place for the record of the switch. Returns it with the superblock on the device, as it
+/// is and with pointers to the record.
+fn place_record(
+    device: &dyn Device,
+    fs: &FileSystem,
+    used: &BlockSet,
+    block_size: u64,
+) -> Result<(u64, [Vec<u8>; 2])> {
+    let refuse =
+        |reason: &str| ConvertError::Rollback { device: device.name().to_owned(), reason: reason.to_owned() };
+    let mut plain = vec![0; SUPERBLOCK_SIZE];
+    read(device, &mut plain, superblock_offset(0).0)?;
+    let is_free =
+        |range: &Range<u64>| !used.intersects(&(range.start / block_size..range.end.div_ceil(block_size)));
+    let place = record_place(fs, is_free)?.ok_or_else(|| {
+        refuse("the system chunks have no free block; run `btrfs balance start -s --force` on it first")
+    })?;
+    let pointing = point_to(&plain, place).ok_or_else(|| {
+        refuse("it has too many system chunks; run `btrfs balance start -s --force` on it first")
+    })?;
+    Ok((place, [plain, pointing]))
 }
 
 /// Returns the facts of the source, and the blocks that it uses.
 fn facts_of<S: Source>(fs: S) -> Result<(Profile, BlockSet)> {
     Ok((fs.profile().clone(), fs.used_blocks()?))
-}
-
-/// A reason why the image cannot be used.
-enum Fault {
-    Moved(String),
-    Other(ConvertError),
-}
-
-impl<E: Into<ConvertError>> From<E> for Fault {
-    fn from(error: E) -> Self {
-        Self::Other(error.into())
-    }
-}
-
-/// The ranges of the image that have data, in order.
-struct ImageExtents {
-    ranges: Vec<Range<u64>>,
-}
-
-impl ImageExtents {
-    /// Reads the extents of the image, and checks that each lies at its place.
-    fn read(fs: &FileSystem, tree: TreeId, number: InodeNumber, size: u64) -> Result<Self, Fault> {
-        let open = fs.info.trees.find(tree)?;
-        let missing = || Fault::Moved("the subvolume of the image cannot be read".to_owned());
-        let items = open.as_ref().ok_or_else(missing)?.tree.clone();
-        let reserved = reserved_ranges(size);
-        let mut ranges: Vec<Range<u64>> = Vec::new();
-        let mut made: Option<Generation> = None;
-        let from = Key::new(number.0, ItemType::EXTENT_DATA, 0);
-        for item in items.range(from..=Key::new(number.0, ItemType::EXTENT_DATA, u64::MAX)) {
-            let item = item?;
-            let offset = item.key.offset;
-            let extent = FileExtentItem::parse(item.data()).map_err(|reason| Error::Item {
-                tree,
-                key: item.key,
-                reason,
-            })?;
-            let moved = |why: &str| Err(Fault::Moved(format!("the image was changed: byte {offset} {why}")));
-            let part = match extent.content {
-                FileExtentContent::Regular(part) if part.is_hole() => continue,
-                FileExtentContent::Regular(part) if extent.compression == Compression::None => part,
-                _ => return moved("is inline, preallocated or compressed"),
-            };
-            // All extents are of the conversion. A later one would be a change.
-            if made.is_some_and(|made| made != extent.generation) {
-                return moved("was written after the conversion, or before others");
-            }
-            made = Some(extent.generation);
-            let end = offset.saturating_add(part.length);
-            let is_reserved = |at: u64| reserved.iter().any(|range| range.contains(&at));
-            if !is_reserved(offset) {
-                let place = place_of(
-                    fs,
-                    LogicalAddress(part.disk_address.0.saturating_add(part.offset)),
-                    part.length,
-                );
-                if place != Some(offset) {
-                    return moved("lies elsewhere on the device, as after a balance");
-                }
-                if reserved.iter().any(|range| range.start < end && range.end > offset) {
-                    return moved("lies where superblocks do");
-                }
-            }
-            match ranges.last_mut() {
-                Some(last) if last.end == offset => last.end = end,
-                _ => ranges.push(offset..end),
-            }
-        }
-        Ok(Self { ranges })
-    }
-
-    /// Returns the first byte of a range that has no data.
-    fn first_gap(&self, range: &Range<u64>) -> Option<u64> {
-        let at = self.ranges.partition_point(|known| known.end <= range.start);
-        match self.ranges.get(at) {
-            Some(known) if known.start <= range.start => (known.end < range.end).then_some(known.end),
-            _ => Some(range.start),
-        }
-    }
-}
-
-/// Returns the place of a range on the only device, if all of it is in one piece there.
-fn place_of(fs: &FileSystem, logical: LogicalAddress, length: u64) -> Option<u64> {
-    let map = fs.info.volume().chunk_map();
-    let chunk = map.find(logical)?;
-    if chunk.end().0 < logical.0.checked_add(length)? {
-        return None;
-    }
-    let [stripe] = chunk.stripes() else { return None };
-    (stripe.devid == DeviceId(1)).then(|| stripe.offset.0 + (logical.0 - chunk.start().0))
 }
 
 /// Reads the whole image, so that its checksums are verified.
@@ -228,44 +170,65 @@ fn verify(file: &File, extents: &ImageExtents, progress: Progress<'_>) -> Result
     Ok(())
 }
 
-/// Writes back what Btrfs had taken. Returns the bytes written.
-fn write_back(
-    device: &dyn Device,
-    source: &dyn Device,
+/// A way back that is proven to be possible.
+struct WayBack<'a> {
+    device: &'a dyn Device,
+    /// The image.
+    source: &'a dyn Device,
     size: u64,
-    used: &BlockSet,
+    used: &'a BlockSet,
     block_size: u64,
-) -> Result<u64> {
-    let failed = |operation, offset| {
-        move |source| ConvertError::Device { device: device.name().to_owned(), operation, offset, source }
-    };
-    let switch = superblock_offset(0).0;
-    let switch = switch..switch + SUPERBLOCK_SIZE as u64;
-    let mut written = 0;
-    let mut copy = |range: Range<u64>| -> Result<()> {
-        let mut bytes = vec![0; (range.end - range.start) as usize];
-        let place = PhysicalAddress(range.start);
-        read(source, &mut bytes, range.start)?;
-        device.write_at(&bytes, place).map_err(failed("write", range.start))?;
-        written += bytes.len() as u64;
-        Ok(())
-    };
-    for range in reserved_ranges(size) {
-        if range.start == 0 {
-            copy(range.start..switch.start.min(range.end))?;
-            if switch.end < range.end {
-                copy(switch.end..range.end)?;
+    uuid: Uuid,
+    /// The place of the record.
+    place: u64,
+    /// The superblock as it is, and with pointers to the record.
+    superblocks: [Vec<u8>; 2],
+}
+
+impl WayBack<'_> {
+    /// Writes back what Btrfs had taken. Returns the bytes written.
+    fn write(self) -> Result<u64> {
+        let switch = superblock_offset(0).0;
+        let switch = switch..switch + SUPERBLOCK_SIZE as u64;
+        let mut written = 0;
+        let mut freed = Vec::new();
+        for range in reserved_ranges(self.size) {
+            if range.start == 0 {
+                written += self.copy(range.start..switch.start)? + self.copy(switch.end..range.end)?;
+                continue;
             }
-        } else {
-            // A copy in free space stays: it helps if the device tears the last write.
-            let copy_bytes = if is_free(used, block_size, range.start) { SUPERBLOCK_SIZE as u64 } else { 0 };
-            copy((range.start + copy_bytes).min(range.end)..range.end)?;
+            // A copy of the superblock where the source has nothing is wiped after the switch.
+            let is_free = is_free(self.used, self.block_size, range.start);
+            let copy_bytes = if is_free { SUPERBLOCK_SIZE as u64 } else { 0 };
+            freed.extend(is_free.then_some(range.start));
+            written += self.copy((range.start + copy_bytes).min(range.end)..range.end)?;
         }
+        let mut head = vec![0; HEAD_BYTES as usize];
+        read(self.source, &mut head, 0)?;
+        let mut block = vec![0; SUPERBLOCK_SIZE];
+        read(self.source, &mut block, switch.start)?;
+        let [plain, pointing] = self.superblocks;
+        let contents = vec![plain, pointing.clone(), block.clone()];
+        SwitchRecord::new(Way::Rollback, self.uuid, &head, contents).write(self.device, self.place)?;
+        flush(self.device)?;
+        write_durably(self.device, &pointing, switch.start)?;
+        write_durably(self.device, &block, switch.start)?;
+        for place in freed {
+            write(self.device, &vec![0; SUPERBLOCK_SIZE.min((self.size - place) as usize)], place)?;
+        }
+        erase_records(self.device, &pointing)?;
+        flush(self.device)?;
+        Ok(written + block.len() as u64)
     }
-    device.flush().map_err(failed("flush", 0))?;
-    copy(switch.start..switch.end.min(size))?;
-    device.flush().map_err(failed("flush", 0))?;
-    Ok(written)
+
+    fn copy(&self, range: Range<u64>) -> Result<u64> {
+        let mut bytes = vec![0; range.end.saturating_sub(range.start) as usize];
+        if !bytes.is_empty() {
+            read(self.source, &mut bytes, range.start)?;
+            write(self.device, &bytes, range.start)?;
+        }
+        Ok(bytes.len() as u64)
+    }
 }
 
 /// The image as a device, for reading.

@@ -50,6 +50,11 @@ impl WithheldDevice {
         self.kept.lock().clone()
     }
 
+    /// Lets reads of a block in a reserved range show these bytes.
+    pub(crate) fn keep(&self, place: u64, block: &[u8]) {
+        self.kept.lock().insert(place, block.into());
+    }
+
     fn patch(&self, buffer: &mut [u8], offset: u64) {
         let end = offset + buffer.len() as u64;
         let first = offset / BLOCK * BLOCK;

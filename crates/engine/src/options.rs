@@ -60,6 +60,7 @@ pub struct OpenOptions {
     pub(crate) dirty_bytes: u64,
     pub(crate) discard: DiscardMode,
     pub(crate) chunk_bytes: Option<u64>,
+    pub(crate) keep_empty_groups: bool,
     /// Whether devices are opened without a lock, beside a writer.
     pub(crate) unlocked: bool,
     /// Whether a writer takes the place of this process's readers.
@@ -129,6 +130,7 @@ impl Default for OpenOptions {
             dirty_bytes: 128 << 20,
             discard: DiscardMode::Off,
             chunk_bytes: None,
+            keep_empty_groups: false,
             unlocked: false,
             take_over: false,
             timestamp: None,
@@ -319,6 +321,14 @@ impl OpenOptions {
     /// open, and their locks pass on.
     pub fn take_over(mut self, take_over: bool) -> Self {
         self.take_over = take_over;
+        self
+    }
+
+    /// Sets whether commits keep empty block groups (default false). A conversion has chosen their
+    /// places before it fills them.
+    #[doc(hidden)]
+    pub fn keep_empty_groups(mut self, keep: bool) -> Self {
+        self.keep_empty_groups = keep;
         self
     }
 

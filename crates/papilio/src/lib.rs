@@ -222,8 +222,8 @@ pub mod partclone {
 pub mod conversion {
     pub use papilio_convert::{
         Conversion, ConvertError, ConvertOptions, ConvertPlan, ConvertProgress, ConvertStage, Converted,
-        IMAGE, Losses, RolledBack, SAVED, SAVED_XFS, TargetLabel, TargetUuid, convert, finish_interrupted,
-        plan, rollback,
+        Finished, IMAGE, Interruption, Losses, RolledBack, SAVED, SAVED_XFS, TargetLabel, TargetUuid,
+        convert, find_interrupted, finish_interrupted, plan, rollback, undo_interrupted,
     };
 }
 

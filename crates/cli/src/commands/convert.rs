@@ -8,8 +8,8 @@ use crate::units;
 use crate::usage_error::UsageError;
 use indicatif::ProgressBar;
 use papilio::conversion::{
-    Conversion, ConvertError, ConvertOptions, ConvertPlan, ConvertProgress, ConvertStage, IMAGE, TargetLabel,
-    TargetUuid, finish_interrupted, rollback,
+    Conversion, ConvertError, ConvertOptions, ConvertPlan, ConvertProgress, ConvertStage, Finished, IMAGE,
+    TargetLabel, TargetUuid, find_interrupted, finish_interrupted, rollback, undo_interrupted,
 };
 use papilio::device::{Access, Device, DeviceOptions, ImageOptions};
 use papilio::format::ChecksumType;
@@ -28,8 +28,9 @@ use std::sync::Arc;
 ///
 /// First the source is read and checked in full, and the plan is printed. The new file system then
 /// grows in free space of the old one and is checked there. A single write of 4 KiB makes it
-/// valid: an error or a power cut before it leaves the old file system, one after it the new. The
-/// device must not be mounted. Make a backup nevertheless.
+/// valid: an error or a power cut before it leaves the old file system, one after it the new. If
+/// the device tears that write, the next run completes it, and --rollback undoes it. The device
+/// must not be mounted. Make a backup nevertheless.
 ///
 /// The source needs blocks of 4096 bytes or more, and about 1 % of its size free, in runs of 256
 /// KiB or more. Btrfs has no project ids, preallocated space of files is given up, and extended
@@ -161,10 +162,14 @@ impl Args {
         report: &mut dyn FnMut(ConvertProgress),
     ) -> anyhow::Result<Output> {
         let mut output = Output::new()?;
-        if !self.dry_run && finish_interrupted(device)? {
+        if self.dry_run {
+            if let Some(state) = find_interrupted(device)? {
+                output.text(format_args!("{}: {state}\nNothing was written.\n", path.display()))?;
+                return Ok(output);
+            }
+        } else if let Some(finished) = finish_interrupted(device)? {
             context.changed_devices.note([path]);
-            output.text(format_args!("finished a conversion that was interrupted\n"))?;
-            print_advice(&mut output, path, "old", "ext2_saved or xfs_saved")?;
+            say_finished(&mut output, path, finished)?;
             return Ok(output);
         }
         let conversion = Conversion::prepare(device, options, report).map_err(usage_of)?;
@@ -255,6 +260,21 @@ impl Args {
     }
 }
 
+/// Says which file system a device has after an interruption.
+fn say_finished(output: &mut Output, path: &Path, finished: Finished) -> anyhow::Result<()> {
+    match finished {
+        Finished::Btrfs => {
+            output.text(format_args!("finished a conversion that was interrupted\n"))?;
+            print_advice(output, path, "old", "ext2_saved or xfs_saved")
+        }
+        Finished::Source => {
+            let path = path.display();
+            output.text(format_args!("{path} has the old file system again, as before an interruption\n"))?;
+            Ok(())
+        }
+    }
+}
+
 /// Says where the old file system is, and how to give it up or go back to it.
 fn print_advice(output: &mut Output, path: &Path, variant: &str, saved: &str) -> anyhow::Result<()> {
     let path = path.display();
@@ -287,6 +307,10 @@ fn roll_back(
     report: &mut dyn FnMut(ConvertProgress),
 ) -> anyhow::Result<Output> {
     let mut output = Output::new()?;
+    if let Some(finished) = undo_interrupted(device)? {
+        say_finished(&mut output, path, finished)?;
+        return Ok(output);
+    }
     let back = rollback(device, report)?;
     output.text(format_args!(
         "Open filesystem for rollback:\n  Label:           {}\n  UUID:            {}\n  Restoring from:  {}/{IMAGE}\n",

@@ -66,6 +66,20 @@ fn a_conversion_goes_to_and_fro() {
     assert_eq!(again.status.code(), Some(1));
     assert!(text(&again).contains("it is Btrfs already"), "{}", text(&again));
 
+    // A cut behind the switch: the old superblock is still there.
+    let mut interrupted = fs::read(image).unwrap();
+    let whole = interrupted.clone();
+    interrupted[..65536].copy_from_slice(&original[..65536]);
+    fs::write(image, &interrupted).unwrap();
+    let planned = run(&command, &["convert", "--dry-run", image]);
+    let said = text(&planned);
+    assert!(planned.status.success() && said.contains("was interrupted"), "{said}");
+    assert!(said.contains("Nothing was written.") && fs::read(image).unwrap() == interrupted, "{said}");
+    let finished = run(&command, &["convert", image]);
+    let said = text(&finished);
+    assert!(finished.status.success() && said.contains("finished a conversion"), "{said}");
+    assert!(fs::read(image).unwrap() == whole);
+
     let changed = run(&command, &["rm", &format!("{image}:/large")]);
     assert!(changed.status.success(), "{}", text(&changed));
     let back = run(&name, &["--rollback", image]);

@@ -5,7 +5,10 @@
 
 use super::fill::{bytes, flags};
 use super::world::{NEEDS, World, XFS_NEEDS, copy, mend};
-use papilio_convert::{ConvertOptions, convert, rollback};
+use papilio_convert::{
+    ConvertOptions, Finished, Interruption, convert, find_interrupted, finish_interrupted, rollback,
+    undo_interrupted,
+};
 use papilio_device::{Device, MemoryDevice, PhysicalAddress, Recording};
 use papilio_engine::options::OpenOptions;
 use papilio_fs::check_devices;
@@ -24,7 +27,7 @@ fn cuts() -> usize {
     std::env::var("PAPILIO_CONVERT_CUTS").ok().and_then(|text| text.parse().ok()).unwrap_or(FEW)
 }
 
-fn few_files(root: &Path) {
+pub fn few_files(root: &Path) {
     for at in 0..150 {
         fs::write(root.join(format!("file {at}")), bytes(at, at as usize * 500)).unwrap();
     }
@@ -42,7 +45,7 @@ fn is_btrfs(device: &MemoryDevice) -> bool {
     &magic == b"_BHRfS_M"
 }
 
-fn block(device: &MemoryDevice, number: u64) -> Vec<u8> {
+fn block(device: &dyn Device, number: u64) -> Vec<u8> {
     let mut bytes = vec![0; 4096];
     device.read_at(&mut bytes, PhysicalAddress(number * 4096)).unwrap();
     bytes
@@ -56,6 +59,7 @@ struct Judge<'a> {
     mended: Option<MemoryDevice>,
     used: Vec<u64>,
     judged: usize,
+    torn: usize,
     kinds: [bool; 2],
 }
 
@@ -69,33 +73,50 @@ impl<'a> Judge<'a> {
         let used = world.kind.used_blocks(&mended);
         let original = MemoryDevice::from_image(&world.original).unwrap();
         let mended = needs_replay.then(|| MemoryDevice::from_image(&mended).unwrap());
-        Self { world, original, mended, used, judged: 0, kinds: [false; 2] }
+        Self { world, original, mended, used, judged: 0, torn: 0, kinds: [false; 2] }
     }
 
-    /// Judges a state: a valid source with all its bytes, or a valid Btrfs.
+    /// Judges a state: a valid source with all its bytes, or a valid Btrfs. The next run makes one
+    /// of the two whole if the last write was torn, and completes what the cut left out.
     fn judge(&mut self, state: MemoryDevice, what: &str, is_checked: bool) {
-        let found = is_btrfs(&state);
-        self.kinds[usize::from(found)] = true;
         self.judged += 1;
+        let state = Arc::new(state);
+        let device: Arc<dyn Device> = Arc::clone(&state) as Arc<dyn Device>;
+        let interruption = find_interrupted(&device).unwrap();
+        if !matches!(interruption, None | Some(Interruption::Conversion)) {
+            self.torn += 1;
+            // The other way out.
+            let other: Arc<dyn Device> = Arc::new(state.snapshot());
+            assert_eq!(undo_interrupted(&other).unwrap(), Some(Finished::Source), "{what}");
+            assert_eq!(find_interrupted(&other).unwrap(), None, "{what}");
+            self.compare_source(&*other, what);
+        }
+        let finished = finish_interrupted(&device).unwrap();
+        assert_eq!(finished.is_some(), interruption.is_some(), "{what}");
+        assert_eq!(find_interrupted(&device).unwrap(), None, "{what}");
+        let found = is_btrfs(&state);
+        assert!(finished.is_none_or(|finished| found == (finished == Finished::Btrfs)), "{what}");
+        self.kinds[usize::from(found)] = true;
         if found {
-            let device: Arc<dyn Device> = Arc::new(state);
-            // The next run completes what the cut left out.
-            papilio_convert::finish_interrupted(&device).unwrap();
-            assert!(!papilio_convert::finish_interrupted(&device).unwrap(), "{what}");
             let options = CheckOptions::new().data_csum(is_checked);
             let open = OpenOptions::new().ignore_signatures(true);
             let report = check_devices(vec![device], &open, &options).unwrap();
             assert!(report.is_clean(), "{what}: {:?}", report.findings);
             return;
         }
-        for number in &self.used {
-            assert!(
-                block(&state, *number) == block(&self.original, *number),
-                "{what}: block {number} differs"
-            );
-        }
+        self.compare_source(&*state, what);
         if is_checked {
             self.check_source(&state, what);
+        }
+    }
+
+    /// Compares all blocks that the source uses.
+    fn compare_source(&self, state: &dyn Device, what: &str) {
+        for number in &self.used {
+            assert!(
+                block(state, *number) == block(&self.original, *number),
+                "{what}: block {number} differs"
+            );
         }
     }
 
@@ -134,17 +155,18 @@ impl<'a> Judge<'a> {
         // Two states of each moment are fixed; the others are drawn.
         let drawn = wanted.saturating_sub(2 * moments.len()).div_ceil(moments.len());
         let mut replay = recording.replay();
-        (self.judged, self.kinds) = (0, [false; 2]);
+        (self.judged, self.torn, self.kinds) = (0, 0, [false; 2]);
         for moment in moments {
             replay.advance(moment);
             let what = |kind: &str| format!("moment {moment} of {count}, {kind}");
-            // Checks by other programs take long: of a few states, the last ones have them.
-            let is_checked = wanted > FEW || moment > last;
-            self.judge(replay.durable().remove(0), &what("only what is durable"), is_checked);
-            self.judge(replay.everything().remove(0), &what("all writes"), is_checked);
+            // Checks by other programs take long: of a few states, the last ones have them, and of
+            // many, each eighth.
+            let is_checked = |at: usize| if wanted > FEW { at % 8 == 0 } else { moment > last };
+            self.judge(replay.durable().remove(0), &what("only what is durable"), is_checked(0));
+            self.judge(replay.everything().remove(0), &what("all writes"), is_checked(0));
             for seed in 0..drawn {
                 let state = replay.crash((moment + seed * 100_003) as u64).remove(0);
-                self.judge(state, &what(&format!("seed {seed}")), is_checked);
+                self.judge(state, &what(&format!("seed {seed}")), is_checked(seed + 1));
             }
         }
         assert_eq!(self.kinds, [true, true]);
@@ -187,55 +209,6 @@ fn a_cut_leaves_xfs_or_the_new_file_system() {
     cut_both_ways(&World::xfs("-l size=10m -d agcount=2", 200, fill), false);
 }
 
-/// A device may write a part of the superblock only. A copy in free space of the source tells the
-/// rest.
-#[test]
-fn a_torn_switch_is_completed() {
-    if require(NEEDS).is_none() || require(XFS_NEEDS).is_none() {
-        return;
-    }
-    let fill = |root: &Path| fs::write(root.join("a"), bytes(1, 100_000)).unwrap();
-    for world in [World::new("-t ext4 -b 4096", 100, fill), World::xfs("-l size=10m", 100, fill)] {
-        let before = MemoryDevice::from_image(&world.image).unwrap();
-        world.convert();
-        let after = MemoryDevice::from_image(&world.image).unwrap();
-        world.roll_back().unwrap();
-        let back = MemoryDevice::from_image(&world.image).unwrap();
-        let mut completed = 0;
-        for parts in (0..=255u32).step_by(5) {
-            let torn = after.snapshot();
-            let mut bytes = vec![0; 65536];
-            before.read_at(&mut bytes, PhysicalAddress(0)).unwrap();
-            torn.write_at(&bytes, PhysicalAddress(0)).unwrap();
-            for part in 0..8 {
-                let from = if parts >> part & 1 == 1 { &after } else { &before };
-                let place = PhysicalAddress(65536 + part * 512);
-                from.read_at(&mut bytes[..512], place).unwrap();
-                torn.write_at(&bytes[..512], place).unwrap();
-            }
-            let before_run = torn.snapshot();
-            let torn = Arc::new(torn);
-            let device: Arc<dyn Device> = Arc::clone(&torn) as Arc<dyn Device>;
-            if !papilio_convert::finish_interrupted(&device).unwrap() {
-                // Nothing of the new superblock but zeros was written.
-                assert!(torn.same_content(&before_run) && !is_btrfs(&torn), "parts {parts:#x}");
-                continue;
-            }
-            assert!(is_btrfs(&torn), "parts {parts:#x}");
-            completed += 1;
-            if parts % 4 == 1 {
-                let options = OpenOptions::new();
-                let report = check_devices(vec![device], &options, &CheckOptions::new()).unwrap();
-                assert!(report.is_clean(), "parts {parts:#x}: {:?}", report.findings);
-            }
-        }
-        assert!(completed > 30, "{completed}");
-        // A whole way back is one, whatever copies it leaves.
-        let device: Arc<dyn Device> = Arc::new(back);
-        assert!(!papilio_convert::finish_interrupted(&device).unwrap());
-    }
-}
-
 /// Converts a source and brings it back, and judges states in between.
 fn cut_both_ways(world: &World, needs_replay: bool) {
     let mut judge = Judge::new(world, needs_replay);
@@ -247,7 +220,8 @@ fn cut_both_ways(world: &World, needs_replay: bool) {
         drop(device);
         assert_eq!(is_btrfs(&memory), is_there);
         judge.judge_all(&recording);
-        println!("{:?}: {} writes, {} states", world.kind, recording.len(), judge.judged);
+        let Judge { judged, torn, .. } = &judge;
+        println!("{:?}: {} writes, {judged} states, {torn} with a torn switch", world.kind, recording.len());
     };
     step(&|device| drop(convert(device, &ConvertOptions::new(), &mut |_| ()).unwrap()), true);
     step(&|device| drop(rollback(device, &mut |_| ()).unwrap()), false);

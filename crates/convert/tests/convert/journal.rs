@@ -8,6 +8,7 @@ use papilio_oracle::require;
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::time::Instant;
 
 /// Makes a file system that was not unmounted: a copy of the device while it was mounted.
 pub fn cut_off(arguments: &str, fill: impl FnOnce(&Path), change: impl FnOnce(&Path)) -> World {
@@ -46,13 +47,16 @@ fn whole_way(arguments: &str) {
     both_ways(&cut_off(arguments, everything, changes));
 }
 
-/// Judges the conversion of a file system that was cut off, and its way back.
-pub fn both_ways(world: &World) {
+/// Judges the conversion of a file system that was cut off, and its way back. Returns the seconds
+/// of the conversion.
+pub fn both_ways(world: &World) -> f64 {
     let mended = world.image.with_extension("mended");
     copy(&world.original, &mended);
     mend(&mended);
     assert!(world.plan().unwrap().replayed);
+    let begun = Instant::now();
     world.convert();
+    let seconds = begun.elapsed().as_secs_f64();
     world.check_btrfs();
     {
         let source = SourceMount::new(&world.scratch, Kind::Ext, &mended, true);
@@ -65,6 +69,7 @@ pub fn both_ways(world: &World) {
     }
     world.roll_back().unwrap();
     compare_mended(world, &world.image, &mended);
+    seconds
 }
 
 /// Lets `e2fsck` replay the journal of an image, which then is as `mended` is.

@@ -10,6 +10,7 @@ mod hostile;
 mod journal;
 mod many;
 mod shapes;
+mod torn;
 mod world;
 mod xfs_fill;
 mod xfs_shapes;

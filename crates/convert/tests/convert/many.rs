@@ -4,7 +4,11 @@
 //! `PAPILIO_CONVERT_SHAPES` is the number of shapes of ext (60), `PAPILIO_CONVERT_XFS_SHAPES` that
 //! of XFS (20); `PAPILIO_CONVERT_FIRST` is the first seed (0). They take long, and are ignored
 //! without `--ignored`. With `PAPILIO_CONVERT_STOCK=1`, btrfs-convert converts a copy of each ext,
-//! too, and a line tells its time and whether it succeeded.
+//! too.
+//!
+//! Each shape has a line. A shape that fails does not end the run: the last lines count what each
+//! program converted and refused, and name the shapes that failed. Papilio may refuse a shape only
+//! if that is expected ([`may_lack_room`]).
 
 use super::fill::{
     deep_folders, everything, for_any_host, fragments, many_links, many_xattrs, nearly_full, programs,
@@ -12,10 +16,11 @@ use super::fill::{
 };
 use super::world::{Kind, NEEDS, World, XFS_NEEDS, compare_trees, copy, run};
 use super::xfs_fill::{large_attributes, many_names, prototype, reflinks, scattered_inodes};
-use papilio_convert::{ConvertOptions, Converted};
+use papilio_convert::{ConvertError, ConvertOptions, Converted};
 use papilio_oracle::{Scratch, require};
 use std::fs;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
@@ -75,40 +80,144 @@ fn xfs(random: &mut fastrand::Rng) -> String {
     )
 }
 
+/// The end of a shape.
+pub enum Outcome {
+    /// Papilio converted it in these seconds, and everything was judged.
+    Converted(f64),
+    /// Papilio had a reason not to convert it, and changed nothing.
+    Refused(String),
+}
+
+/// The result of btrfs-convert, if it had a copy of the shape.
+pub type Stock = Option<Result<f64, String>>;
+
+/// Whether a shape may have no free space in runs that metadata can use: small groups, on a device
+/// of which 1 % is free.
+fn may_lack_room(content: &str, arguments: &str) -> bool {
+    content == "full" && arguments.contains("-g 4096")
+}
+
+/// The counts of a run.
+#[derive(Default)]
+struct Tally {
+    converted: u32,
+    refused: Vec<String>,
+    failed: Vec<String>,
+    stock_converted: u32,
+    stock_failed: Vec<String>,
+}
+
+impl Tally {
+    /// Runs a shape, and prints its line.
+    fn shape(&mut self, name: &str, may_be_refused: bool, shape: impl FnOnce(&mut Stock) -> Outcome) {
+        let begun = Instant::now();
+        let mut stock = None;
+        let outcome = catch_unwind(AssertUnwindSafe(|| shape(&mut stock)));
+        let verdict = match outcome {
+            Ok(Outcome::Converted(seconds)) => {
+                self.converted += 1;
+                format!("converted in {seconds:.2} s")
+            }
+            Ok(Outcome::Refused(reason)) if may_be_refused => {
+                self.refused.push(name.to_owned());
+                format!("refused: {reason}")
+            }
+            Ok(Outcome::Refused(reason)) => {
+                self.failed.push(name.to_owned());
+                format!("FAILED, refused: {reason}")
+            }
+            Err(panic) => {
+                self.failed.push(name.to_owned());
+                let text = panic.downcast_ref::<String>().map(String::as_str);
+                let text = text.or(panic.downcast_ref::<&str>().copied()).unwrap_or_default();
+                format!("FAILED: {}", text.chars().take(300).collect::<String>().replace('\n', " "))
+            }
+        };
+        let stock = match stock {
+            None => String::new(),
+            Some(Ok(seconds)) => {
+                self.stock_converted += 1;
+                format!("; btrfs-convert converted in {seconds:.2} s")
+            }
+            Some(Err(reason)) => {
+                self.stock_failed.push(name.to_owned());
+                format!("; btrfs-convert failed: {reason}")
+            }
+        };
+        println!("{name}: {verdict}{stock} ({:.0} s in all)", begun.elapsed().as_secs_f64());
+    }
+
+    /// Prints the counts, and fails if a shape did.
+    fn finish(self, kind: Kind) {
+        println!(
+            "{kind:?}: {} converted, {} refused as expected, {} failed",
+            self.converted,
+            self.refused.len(),
+            self.failed.len()
+        );
+        if self.stock_converted as usize + self.stock_failed.len() > 0 {
+            let failed = self.stock_failed.len();
+            println!("{kind:?}: btrfs-convert: {} converted, {failed} failed", self.stock_converted);
+        }
+        assert!(self.failed.is_empty(), "{:#?}", self.failed);
+    }
+}
+
 /// Converts a shape, judges the result, brings the source back, and judges that.
-fn whole_way(world: &World, options: &ConvertOptions) {
+fn whole_way(world: &World, options: &ConvertOptions, stock: &mut Stock) -> Outcome {
+    *stock = by_stock(world);
     let begun = Instant::now();
-    let converted = world.convert_with(options).unwrap();
-    println!("  converted in {:.2} s", begun.elapsed().as_secs_f64());
-    stock(world);
+    let converted = match world.convert_with(options) {
+        Ok(converted) => converted,
+        Err(error @ ConvertError::NoRoom { .. }) => {
+            world.check_back();
+            return Outcome::Refused(error.to_string());
+        }
+        Err(error) => panic!("{error}"),
+    };
+    let seconds = begun.elapsed().as_secs_f64();
     judge_plan(&converted);
     world.check_btrfs();
     world.scrub();
     world.compare_btrfs(&[]);
     world.roll_back().unwrap();
     world.check_back();
+    Outcome::Converted(seconds)
 }
 
-/// Lets btrfs-convert convert a copy, if that is wanted.
-fn stock(world: &World) {
+/// Judges a source whose journal needs a replay.
+fn journal_way(world: &World, stock: &mut Stock) -> Outcome {
+    *stock = by_stock(world);
+    Outcome::Converted(super::journal::both_ways(world))
+}
+
+/// Lets btrfs-convert convert a copy, if that is wanted. Returns the seconds, or its reason.
+fn by_stock(world: &World) -> Stock {
     if number("PAPILIO_CONVERT_STOCK", 0) == 0 || !matches!(world.kind, Kind::Ext) {
-        return;
+        return None;
     }
     let image = world.scratch.path().join("stock");
     copy(&world.original, &image);
     let begun = Instant::now();
-    let output = Command::new("btrfs-convert").arg(&image).output().unwrap();
+    let output = Command::new("timeout").args(["900", "btrfs-convert"]).arg(&image).output().unwrap();
     let (seconds, error) = (begun.elapsed().as_secs_f64(), String::from_utf8_lossy(&output.stderr));
     let reason = error.lines().find(|line| line.contains("ERROR")).unwrap_or_default();
-    println!("  btrfs-convert: {} in {seconds:.2} s {reason}", output.status);
+    let checked = output.status.success().then(|| {
+        let checked = Command::new("btrfs").args(["check", "--force"]).arg(&image).output().unwrap();
+        checked.status.success()
+    });
     fs::remove_file(&image).unwrap();
+    Some(match checked {
+        Some(true) => Ok(seconds),
+        Some(false) => Err(format!("btrfs check finds faults, after {seconds:.2} s")),
+        None => Err(format!("{} after {seconds:.2} s: {reason}", output.status)),
+    })
 }
 
 /// The plan told how much metadata there would be.
 fn judge_plan(converted: &Converted) {
     let (plan, used) = (&converted.plan, converted.metadata_used);
     let room = plan.metadata_room;
-    println!("  metadata: {} of {} planned and {room} set aside", used, plan.metadata_bytes);
     assert!(used <= room, "{used} of {room}");
 }
 
@@ -134,6 +243,7 @@ fn many_shapes_of_ext_go_both_ways() {
     if require(NEEDS).is_none() {
         return;
     }
+    let mut tally = Tally::default();
     for seed in seeds("PAPILIO_CONVERT_SHAPES", 60) {
         let mut random = fastrand::Rng::with_seed(seed);
         let content = EXT[seed as usize % EXT.len()];
@@ -142,50 +252,64 @@ fn many_shapes_of_ext_go_both_ways() {
             // The features that a journal's blocks have.
             arguments = arguments.replace("-t ext2", "-t ext3") + " -J size=8";
         }
-        println!("{seed}: {content}: {arguments}");
-        let begun = Instant::now();
-        let options = ConvertOptions::new();
-        match content {
-            "programs" => whole_way(&World::new(&arguments, 500, programs), &options),
-            "journal" => {
-                super::journal::both_ways(&super::journal::cut_off(&arguments, small_files, |root| {
-                    fs::rename(root.join("small"), root.join("renamed")).unwrap();
-                    deep_folders(root);
-                }))
-            }
-            "journal of everything" => {
-                super::journal::both_ways(&super::journal::cut_off(
-                    &arguments,
-                    everything,
-                    super::journal::changes,
-                ));
-            }
-            "sparse" => whole_way(&World::new(&arguments, 256, sparse_files), &options),
-            // The first has 100,000 extents.
-            "fragments" => {
-                let extents = if seed < 12 { 100_000 } else { 10_000 };
-                let mib = if seed < 12 { 1200 } else { 400 };
-                whole_way(&World::new(&arguments, mib, |root| fragments(root, extents)), &options);
-            }
-            "full" => {
-                // One per cent stays free.
-                let fill = |root: &Path| nearly_full(root, 22 << 20, true);
-                whole_way(&World::new(&format!("{arguments} -m 0"), 2200, fill), &options);
-            }
-            "links" => whole_way(&World::new(&arguments, 256, |root| many_links(root, 31_000)), &options),
-            "attributes" => whole_way(&World::new(&arguments, 300, many_xattrs), &options),
-            "deep" => whole_way(&World::new(&arguments, 256, deep_folders), &options),
-            "small" => whole_way(&World::new(&arguments, 256, small_files), &options),
-            "large blocks" => large_blocks(&mut random),
-            _ => whole_way(&World::new(&arguments, 256, everything), &options),
-        }
-        println!("  {:.1} s", begun.elapsed().as_secs_f64());
+        let name = format!("{seed}: {content}: {arguments}");
+        tally.shape(&name, may_lack_room(content, &arguments), |stock| {
+            ext_shape(seed, content, &arguments, &mut random, stock)
+        });
     }
+    tally.finish(Kind::Ext);
+}
+
+/// Makes a shape of ext, and takes it the whole way.
+fn ext_shape(
+    seed: u64,
+    content: &str,
+    arguments: &str,
+    random: &mut fastrand::Rng,
+    stock: &mut Stock,
+) -> Outcome {
+    let mut plain = |mib: u64, fill: &dyn Fn(&Path)| {
+        whole_way(&World::new(arguments, mib, fill), &ConvertOptions::new(), stock)
+    };
+    match content {
+        "programs" => plain(500, &programs),
+        "journal" => {
+            let world = super::journal::cut_off(arguments, small_files, |root| {
+                fs::rename(root.join("small"), root.join("renamed")).unwrap();
+                deep_folders(root);
+            });
+            journal_way(&world, stock)
+        }
+        "journal of everything" => {
+            journal_way(&super::journal::cut_off(arguments, everything, super::journal::changes), stock)
+        }
+        "sparse" => plain(256, &sparse_files),
+        // The first has 100,000 extents.
+        "fragments" if seed < 12 => plain(1200, &|root| fragments(root, 100_000)),
+        "fragments" => plain(400, &|root| fragments(root, 10_000)),
+        "full" => {
+            // One per cent stays free.
+            let fill = |root: &Path| nearly_full(root, 22 << 20, true);
+            whole_way(&World::new(&format!("{arguments} -m 0"), 2200, fill), &ConvertOptions::new(), stock)
+        }
+        "links" => plain(256, &|root| many_links(root, links(seed))),
+        "attributes" => plain(300, &many_xattrs),
+        "deep" => plain(256, &deep_folders),
+        "small" => plain(256, &small_files),
+        "large blocks" => large_blocks(random, stock),
+        _ => plain(256, &everything),
+    }
+}
+
+/// Links to a file. `btrfs check` needs time by the square of their number, so that only the first
+/// shapes have many.
+fn links(seed: u64) -> u64 {
+    if seed < 12 { 31_000 } else { 8000 }
 }
 
 /// Blocks that are larger than pages: `mke2fs` fills the file system, because the kernel may not
 /// mount it, and the host's files are the measure.
-pub fn large_blocks(random: &mut fastrand::Rng) {
+pub fn large_blocks(random: &mut fastrand::Rng, stock: &mut Stock) -> Outcome {
     let size = [8192u32, 16384, 32768, 65536][random.usize(0..4)];
     let features = ["^has_journal", "has_journal,^extent,^64bit", "metadata_csum"][random.usize(0..3)];
     let scratch = Scratch::new(400 << 20).unwrap();
@@ -198,7 +322,10 @@ pub fn large_blocks(random: &mut fastrand::Rng) {
     run("mke2fs", &["-q", "-F", "-t", "ext4", "-b", &size, "-O", features, "-d", folder, &path]);
     copy(&image, &original);
     let world = World { kind: Kind::Ext, scratch, image, original };
+    *stock = by_stock(&world);
+    let begun = Instant::now();
     assert_eq!(world.convert().plan.block_size.to_string(), size);
+    let seconds = begun.elapsed().as_secs_f64();
     world.check_btrfs();
     world.scrub();
     {
@@ -207,6 +334,7 @@ pub fn large_blocks(random: &mut fastrand::Rng) {
     }
     world.roll_back().unwrap();
     run("e2fsck", &["-fn", &path]);
+    Outcome::Converted(seconds)
 }
 
 /// The contents of XFS, in turn.
@@ -229,62 +357,69 @@ fn many_shapes_of_xfs_go_both_ways() {
     if require(XFS_NEEDS).is_none() {
         return;
     }
+    let mut tally = Tally::default();
     for seed in seeds("PAPILIO_CONVERT_XFS_SHAPES", 20) {
         let mut random = fastrand::Rng::with_seed(seed);
         let (content, arguments) = (XFS[seed as usize % XFS.len()], xfs(&mut random));
-        println!("{seed}: {content}: {arguments}");
-        let begun = Instant::now();
-        let share = |root: &Path| {
-            if arguments.contains("reflink=1") {
-                reflinks(root);
-            }
-        };
-        let options = ConvertOptions::new().node_size(65536);
-        let plain = ConvertOptions::new();
-        match content {
-            "programs" => whole_way(&World::xfs(&arguments, 500, programs), &plain),
-            "version 4" => version_4(&mut random),
-            "fragments" => {
-                let fill = |root: &Path| {
-                    fragments(root, if seed < 10 { 100_000 } else { 10_000 });
-                    share(root);
-                };
-                whole_way(&World::xfs(&arguments, if seed < 10 { 1200 } else { 400 }, fill), &plain);
-            }
-            "full" => {
-                let fill = |root: &Path| nearly_full(root, 22 << 20, true);
-                whole_way(&World::xfs(&arguments, 2200, fill), &plain);
-            }
-            "small" => whole_way(&World::xfs(&arguments, 260, small_files), &plain),
-            "deep" => whole_way(&World::xfs(&arguments, 260, deep_folders), &plain),
-            "sparse inodes" => {
-                let arguments = "-i sparse=1 -l size=20m -m reflink=0,rmapbt=0,finobt=0,inobtcount=0";
-                whole_way(&World::xfs(arguments, 300, scattered_inodes), &plain);
-            }
-            "sparse" => {
-                let fill = |root: &Path| {
-                    sparse_files(root);
-                    share(root);
-                };
-                whole_way(&World::xfs(&arguments, 260, fill), &plain);
-            }
-            "links" => whole_way(&World::xfs(&arguments, 260, |root| many_links(root, 60_000)), &plain),
-            _ => {
-                let fill = |root: &Path| {
-                    everything(root);
-                    large_attributes(root);
-                    many_names(root, 3000);
-                    share(root);
-                };
-                whole_way(&World::xfs(&arguments, 260, fill), &options);
-            }
+        let name = format!("{seed}: {content}: {arguments}");
+        tally.shape(&name, false, |stock| xfs_shape(seed, content, &arguments, &mut random, stock));
+    }
+    tally.finish(Kind::Xfs);
+}
+
+/// Makes a shape of XFS, and takes it the whole way.
+fn xfs_shape(
+    seed: u64,
+    content: &str,
+    arguments: &str,
+    random: &mut fastrand::Rng,
+    stock: &mut Stock,
+) -> Outcome {
+    let share = |root: &Path| {
+        if arguments.contains("reflink=1") {
+            reflinks(root);
         }
-        println!("  {:.1} s", begun.elapsed().as_secs_f64());
+    };
+    let mut plain = |arguments: &str, mib: u64, fill: &dyn Fn(&Path)| {
+        whole_way(&World::xfs(arguments, mib, fill), &ConvertOptions::new(), stock)
+    };
+    match content {
+        "programs" => plain(arguments, 500, &programs),
+        "version 4" => version_4(random),
+        "fragments" => {
+            let (extents, mib) = if seed < 10 { (100_000, 1200) } else { (10_000, 400) };
+            plain(arguments, mib, &|root| {
+                fragments(root, extents);
+                share(root);
+            })
+        }
+        "full" => plain(arguments, 2200, &|root| nearly_full(root, 22 << 20, true)),
+        "small" => plain(arguments, 260, &small_files),
+        "deep" => plain(arguments, 260, &deep_folders),
+        "sparse inodes" => {
+            let arguments = "-i sparse=1 -l size=20m -m reflink=0,rmapbt=0,finobt=0,inobtcount=0";
+            plain(arguments, 300, &scattered_inodes)
+        }
+        "sparse" => plain(arguments, 260, &|root| {
+            sparse_files(root);
+            share(root);
+        }),
+        "links" => plain(arguments, 260, &|root| many_links(root, links(seed))),
+        _ => {
+            let fill = |root: &Path| {
+                everything(root);
+                large_attributes(root);
+                many_names(root, 3000);
+                share(root);
+            };
+            let options = ConvertOptions::new().node_size(65536);
+            whole_way(&World::xfs(arguments, 260, fill), &options, stock)
+        }
     }
 }
 
 /// XFS of version 4, which `mkfs.xfs` fills from a prototype.
-fn version_4(random: &mut fastrand::Rng) {
+fn version_4(random: &mut fastrand::Rng) -> Outcome {
     let types = random.u8(0..2);
     let (inode, directory) = ([256, 512, 2048][random.usize(0..3)], [4096, 8192, 65536][random.usize(0..3)]);
     let (lazy, groups, sector) = (random.u8(0..2), random.u8(1..9), [512, 4096][random.usize(0..2)]);
@@ -293,17 +428,18 @@ fn version_4(random: &mut fastrand::Rng) {
          -d agcount={groups} -s size={sector}",
         if sector == 4096 { 2048.min(inode * 2) } else { inode }
     );
-    println!("  {arguments}");
-    four_both_ways(&[&arguments]);
+    Outcome::Converted(four_both_ways(&[&arguments]))
 }
 
-/// Judges conversions of XFS of version 4, made with these arguments.
-pub fn four_both_ways(shapes: &[&str]) {
+/// Judges conversions of XFS of version 4, made with these arguments. Returns the seconds of the
+/// last one.
+pub fn four_both_ways(shapes: &[&str]) -> f64 {
     let scratch = Scratch::new(700 << 20).unwrap();
     let source = scratch.path().join("source");
     fs::create_dir(&source).unwrap();
     let description = scratch.path().join("prototype");
     fs::write(&description, prototype(&source)).unwrap();
+    let mut seconds = 0.0;
     for (at, arguments) in shapes.iter().enumerate() {
         let image = scratch.image(&format!("four{at}"), 150 << 20).unwrap();
         let mut all: Vec<&str> = vec!["-q", "-p", description.to_str().unwrap()];
@@ -311,7 +447,9 @@ pub fn four_both_ways(shapes: &[&str]) {
         all.push(image.to_str().unwrap());
         run("mkfs.xfs", &all);
         let world = World::of(Kind::Xfs, scratch.clone(), image);
+        let begun = Instant::now();
         world.convert();
+        seconds = begun.elapsed().as_secs_f64();
         world.check_btrfs();
         {
             let (mount, _loop) = world.mount_btrfs(true);
@@ -322,4 +460,5 @@ pub fn four_both_ways(shapes: &[&str]) {
         Kind::Xfs.check(&world.image);
         world.compare_used_blocks();
     }
+    seconds
 }

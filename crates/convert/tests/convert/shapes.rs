@@ -139,7 +139,7 @@ fn blocks_that_are_larger_than_pages() {
         return;
     }
     for seed in 0..2 {
-        super::many::large_blocks(&mut fastrand::Rng::with_seed(seed));
+        super::many::large_blocks(&mut fastrand::Rng::with_seed(seed), &mut None);
     }
 }
 

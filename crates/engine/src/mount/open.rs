@@ -435,6 +435,7 @@ fn open_transactions(committed: &Trees, options: &OpenOptions) -> Result<Arc<Tra
         discard: options.discard,
         discards_in_commits: options.commit_interval.is_none(),
         chunk_bytes: options.chunk_bytes,
+        keep_empty_groups: options.keep_empty_groups,
         timestamp: options.timestamp,
         replacing: options.replacing,
         in_memory: options.in_memory,

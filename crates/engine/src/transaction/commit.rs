@@ -384,7 +384,11 @@ impl Transactions {
         self.save_counters(&handle)?;
         // First, because a chunk that is removed below may have been made since the last commit.
         self.insert_chunks(&handle, state)?;
-        for start in self.remove_empty_groups(&handle)? {
+        let empty = match self.options.keep_empty_groups {
+            true => Vec::new(),
+            false => self.remove_empty_groups(&handle)?,
+        };
+        for start in empty {
             remove_system_chunk(&mut state.superblock, start)?;
         }
         if self.quotas().is_on() {

@@ -69,6 +69,8 @@ pub struct TransactionOptions {
     pub(crate) discards_in_commits: bool,
     /// The most bytes of a new chunk; `None` takes the kernel's limits.
     pub(crate) chunk_bytes: Option<u64>,
+    /// Whether commits leave empty block groups as they are.
+    pub(crate) keep_empty_groups: bool,
     /// The time that all changes carry; `None` takes the clock's.
     pub(crate) timestamp: Option<Timespec>,
     /// Whether a replacement of a device may be under way: its caller writes nothing else.
@@ -84,6 +86,7 @@ impl Default for TransactionOptions {
             discard: DiscardMode::Off,
             discards_in_commits: false,
             chunk_bytes: None,
+            keep_empty_groups: false,
             timestamp: None,
             replacing: false,
             in_memory: false,
