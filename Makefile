@@ -1,6 +1,6 @@
 # The main jobs. Each installs its prerequisites (scripts/setup.sh) and works from a clean clone.
 .DEFAULT_GOAL := help
-.PHONY: help setup check build capi lib install uninstall everyday soak test wheel packages portable publishable release release-twice handbook bench-python dataframes locks longtest planted kept judges damage bad-sectors moved-states virtiofs bench report demo clients backup campaign mutants coverage fuzz miri tsan azure gcs deny tidy ci
+.PHONY: help setup check build capi lib install uninstall everyday soak test wheel packages portable publishable release release-twice handbook bench-python dataframes locks longtest planted kept judges damage bad-sectors moved-states virtiofs nfs bench report demo clients backup campaign mutants coverage fuzz miri tsan azure gcs deny tidy ci
 
 CARGO ?= cargo
 PREFIX ?= /usr/local
@@ -146,6 +146,10 @@ judges: setup-test-judges ## run the tests beside the kernel's Btrfs under kerne
 
 virtiofs: build ## let a guest of QEMU mount papilio serve --vhost-user, and compare it with the kernel's Btrfs (root; network; a minute)
 	bash scripts/virtiofs.sh
+
+nfs: build setup-test-judges ## let a kernel's NFS client mount papilio serve --nfs, kill the server, and compare with the kernel's Btrfs (root; network; minutes)
+	SUITES=forky bash scripts/guest-kernels.sh
+	bash scripts/nfs.sh
 
 BAD_SECTORS ?= 10000
 bad-sectors: setup-test ## plant bad sectors and lost blocks over the RAID profiles, scrub them, and compare with the kernel's scrub (root; minutes)
