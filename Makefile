@@ -123,6 +123,7 @@ longtest: setup-test ## compare 50,000 files and 2 GiB with the kernel, for each
 		$(CARGO) test --release --locked -p papilio --test kernel -- --include-ignored --nocapture --test-threads 1
 	PAPILIO_LONG=1 $(CARGO) test --release --locked -p papilio --test many_inodes
 	PAPILIO_LONG=1 $(CARGO) test --release --locked -p papilio-fuse --test served
+	PAPILIO_LONG=1 $(CARGO) test --release --locked -p papilio-nfs --test clients -- --nocapture
 
 DAMAGE_SEEDS ?= 2500
 DAMAGE_STOCK ?= 50

@@ -85,7 +85,7 @@ impl Tls for DiskTls {
 }
 
 impl Encrypted {
-    /// Encrypts what `add` adds, and sends it.
+    /// Encrypts the bytes that `add` adds, and sends them.
     fn send(
         &self,
         mut socket: &Socket,
@@ -119,7 +119,7 @@ impl Channel for Encrypted {
                 input.fill(&mut socket)?;
                 state = self.state.lock();
             }
-            // Takes a part only: what it decrypts is read before more is. An empty slice tells the
+            // Takes a part only: the bytes of that part are read before more are decrypted. An empty slice tells the
             // connection that the client is gone.
             let mut arrived = input.rest();
             input.start += state.read_tls(&mut arrived)?;

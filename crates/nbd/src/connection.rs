@@ -20,11 +20,11 @@ use crate::export::Export;
 use crate::handshake::{Agreement, negotiate, skip};
 use crate::protocol::{Errno, MAX_PAYLOAD, Request, command, command_flag};
 use crate::replies::Replies;
-use crate::server::Nbd;
-use crate::stream::{Socket, Stream};
+use crate::stream::{Socket, Stream, Tls};
 use papilio_locks::Mutex;
 use std::io::{self, Read};
 use std::net::Shutdown;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::Scope;
 use std::time::Duration;
@@ -37,6 +37,14 @@ const BUDGET: u64 = 2 * MAX_PAYLOAD as u64;
 const HANDSHAKE: Duration = Duration::from_secs(30);
 /// The most extents of a reply.
 const MAX_EXTENTS: usize = 1024;
+
+/// The protocol of network block devices.
+pub(crate) struct Nbd {
+    pub(crate) export: Export,
+    /// Whether several clients may be connected.
+    pub(crate) shared: bool,
+    pub(crate) tls: Option<Arc<dyn Tls>>,
+}
 
 /// A client that is connected.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 //! **Invariant**: when [`Server::stop`] returns, no thread of the server uses the device any more.
 
 use crate::address::{Address, BindError, Listener, Listening};
-use crate::connection::Connection;
+use crate::connection::{Connection, Nbd};
 use crate::export::Export;
 use crate::stream::Tls;
 use papilio_serving::{Bounds, Clients, Listen, Networks, Protocol};
@@ -51,14 +51,6 @@ impl Settings {
     pub fn new(connections: usize) -> Self {
         Self { connections, networks: Networks::default(), tls: None }
     }
-}
-
-/// The protocol of network block devices.
-pub(crate) struct Nbd {
-    pub(crate) export: Export,
-    /// Whether several clients may be connected.
-    pub(crate) shared: bool,
-    pub(crate) tls: Option<Arc<dyn Tls>>,
 }
 
 impl Protocol for Nbd {

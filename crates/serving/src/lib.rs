@@ -1,7 +1,7 @@
 //! The clients of a network server: a thread accepts them, and each is served by a thread.
 //!
-//! Owns [`Clients`] and [`Networks`]. The protocols of `papilio-nbd`, `papilio-nfs` and `papilio-web` are
-//! [`Protocol`]s of it.
+//! Owns [`Clients`] and [`Networks`]. The protocols of `papilio-nbd`, `papilio-nfs` and
+//! `papilio-web` are [`Protocol`]s of it.
 //!
 //! **Invariants**
 //! - When [`Clients::end`] returns, no thread of the server calls the protocol any more.
