@@ -191,10 +191,11 @@ impl Session<'_> {
             let _names = self.export.names.lock();
             let directory = self.directory(self.open_handle(handle)?)?;
             old = Some(before(directory.metadata()));
-            make(&directory)
+            make(&directory).map(|made| (made, directory))
         };
-        let done = create().and_then(|made| match made {
-            Made::New(inode) => self.keep([&inode]).map(|()| inode),
+        let done = create().and_then(|(made, directory)| match made {
+            // Also the time of the directory, which the reply tells.
+            Made::New(inode) => self.keep([&inode, &directory]).map(|()| inode),
             Made::Before(inode) => Ok(inode),
         });
         let done = done.map(|made| CREATE3resok {
@@ -310,9 +311,9 @@ impl Session<'_> {
             }
             self.must_have(&directory, Permissions::WRITE | Permissions::EXECUTE)?;
             directory.hard_link(&inode, name).map_err(|error| status(&error))?;
-            Ok(inode)
+            Ok([inode, directory])
         };
-        let done = add().and_then(|inode| self.keep([&inode]));
+        let done = add().and_then(|changed| self.keep(&changed));
         let (file_attributes, linkdir_wcc) = (self.attributes_of(file), self.change(handle, None));
         Ok(match done {
             Ok(()) => Nfs3Result::Ok(LINK3resok { file_attributes, linkdir_wcc }),
