@@ -119,8 +119,8 @@ impl Channel for Encrypted {
                 input.fill(&mut socket)?;
                 state = self.state.lock();
             }
-            // Takes a part only: the bytes of that part are read before more are decrypted. An empty
-            // slice tells the connection that the client is gone.
+            // Takes a part only: its bytes are read before more are decrypted. An empty slice tells
+            // the connection that the client is gone.
             let mut arrived = input.rest();
             input.start += state.read_tls(&mut arrived)?;
             let decrypted = state.process_new_packets();
