@@ -1,6 +1,6 @@
 # The main jobs. Each installs its prerequisites (scripts/setup.sh) and works from a clean clone.
 .DEFAULT_GOAL := help
-.PHONY: help setup check build capi lib install uninstall everyday soak test wheel packages portable publishable release release-twice handbook bench-python dataframes locks longtest planted kept judges damage bad-sectors moved-states virtiofs bench report demo clients backup campaign mutants coverage fuzz miri tsan azure gcs deny tidy ci
+.PHONY: help setup check build capi lib install uninstall everyday soak test wheel packages portable publishable release release-twice handbook bench-python dataframes locks longtest planted kept judges damage bad-sectors moved-states virtiofs nfs bench report demo clients backup campaign mutants coverage fuzz miri tsan azure gcs deny tidy ci
 
 CARGO ?= cargo
 PREFIX ?= /usr/local
@@ -123,6 +123,7 @@ longtest: setup-test ## compare 50,000 files and 2 GiB with the kernel, for each
 		$(CARGO) test --release --locked -p papilio --test kernel -- --include-ignored --nocapture --test-threads 1
 	PAPILIO_LONG=1 $(CARGO) test --release --locked -p papilio --test many_inodes
 	PAPILIO_LONG=1 $(CARGO) test --release --locked -p papilio-fuse --test served
+	PAPILIO_LONG=1 $(CARGO) test --release --locked -p papilio-nfs --test clients -- --nocapture
 
 DAMAGE_SEEDS ?= 2500
 DAMAGE_STOCK ?= 50
@@ -146,6 +147,10 @@ judges: setup-test-judges ## run the tests beside the kernel's Btrfs under kerne
 
 virtiofs: build ## let a guest of QEMU mount papilio serve --vhost-user, and compare it with the kernel's Btrfs (root; network; a minute)
 	bash scripts/virtiofs.sh
+
+nfs: build setup-test-judges ## let a kernel's NFS client mount papilio serve --nfs, kill the server, and compare with the kernel's Btrfs (root; network; minutes)
+	SUITES=forky bash scripts/guest-kernels.sh
+	bash scripts/nfs.sh
 
 BAD_SECTORS ?= 10000
 bad-sectors: setup-test ## plant bad sectors and lost blocks over the RAID profiles, scrub them, and compare with the kernel's scrub (root; minutes)

@@ -40,6 +40,7 @@ losetup mount demo,test,judges
 sfdisk fdisk test
 qemu-img qemu-utils test
 nbdinfo libnbd-bin test
+nbdcopy libnbd-bin test
 nfs-cp libnfs-utils test
 rclone rclone test
 cadaver cadaver test

@@ -1,16 +1,26 @@
-//! `papilio-web`: the `papilio` command with a web server.
+//! `papilio-web`: the `papilio` command with a web server, and with TLS.
 //!
-//! `papilio` runs it in its own place for `serve --http`: see other_program.rs in crates/cli. It
-//! has all commands, and may be installed under the name `papilio`, too.
+//! `papilio` runs it in its own place for `serve --http`, and for TLS of `serve --nbd`: see
+//! other_program.rs in crates/cli. It has all commands, and may be installed under the name
+//! `papilio`, too. TLS for NBD is here because the web server brings rustls already: `papilio`
+//! itself has no cryptography for networks.
 
 #![forbid(unsafe_code)]
 
+mod disk_tls;
+
 use anyhow::Context;
+use disk_tls::DiskTls;
 use papilio::FileSystem;
-use papilio_cli::{DrawnView, RunningWeb, WebFrontEnd, WebJob, draw_heatmap, draw_usage, install_web, run};
-use papilio_web::{Export, Limits, Picture, Pictures, Secret, Server, Settings, tls_config};
+use papilio_cli::{
+    DrawnView, RunningWeb, TlsFiles, WebFrontEnd, WebJob, draw_heatmap, draw_usage, install_web, run,
+};
+use papilio_web::{
+    Export, Limits, Picture, Pictures, Secret, Server, Settings, tls_config, tls_config_for_disks,
+};
 use std::net::TcpListener;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 struct Front;
 
@@ -25,7 +35,8 @@ impl WebFrontEnd for Front {
             None => Secret::random().context("no random bytes")?,
         };
         let mut settings = Settings::new(secret);
-        settings.tls = job.tls.map(|(certificate, key)| tls_config(&certificate, &key)).transpose()?;
+        settings.tls = job.tls.map(|files| tls_config(&files.certificate, &files.key)).transpose()?;
+        settings.networks = job.networks;
         settings.hosts = job.hosts;
         settings.pictures = Some(Box::new(Drawings { name: job.title }));
         if let Some(connections) = job.connections {
@@ -34,6 +45,12 @@ impl WebFrontEnd for Front {
             settings.limits = limits;
         }
         Ok(Box::new(Running(Server::start_on(listener, export, settings)?)))
+    }
+
+    fn disk_tls(&self, files: &TlsFiles) -> anyhow::Result<Arc<dyn papilio_nbd::Tls>> {
+        let authorities = files.client_authorities.as_deref();
+        let config = tls_config_for_disks(&files.certificate, &files.key, authorities)?;
+        Ok(Arc::new(DiskTls::new(config)))
     }
 }
 

@@ -39,6 +39,7 @@ mod path;
 mod rights;
 mod scanning;
 mod sought;
+mod state_folder;
 mod stream_output;
 mod time;
 mod tree;
@@ -48,6 +49,7 @@ mod usage_error;
 mod views;
 mod web_front_end;
 
+pub use commands::TlsFiles;
 pub use usage_error::UsageError;
 pub use views::{DrawnView, draw_heatmap, draw_usage};
 pub use web_front_end::{RunningWeb, WebFrontEnd, WebJob, install_web};

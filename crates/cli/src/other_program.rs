@@ -4,8 +4,8 @@
 //!   [`run_with_stores`] starts it if an argument names a URL. Without it, the command that opens
 //!   the URL names the missing program.
 //! - `papilio-web` is the same command with a web server, which brings TLS and XML.
-//!   [`run_with_web`] starts it for `serve --http`. Without it, that command names the missing
-//!   program.
+//!   [`run_with_web`] starts it for `serve --http`, and for TLS of `serve --nbd`. Without it, that
+//!   command names the missing program.
 //! - `papilio-bench` measures, and needs libraries for plots.
 //!
 //! A program is looked for at the path in an environment variable, beside this one, and in
@@ -72,7 +72,7 @@ pub(crate) fn run_with_stores(arguments: &[OsString]) {
 }
 
 /// Runs `papilio-web` with the same arguments, and does not return, if they serve files to web
-/// clients and it is there.
+/// clients or use TLS, and it is there.
 pub(crate) fn run_with_web(arguments: &[OsString]) {
     let Some((called, rest)) = arguments.split_first() else { return };
     if web_front_end().is_none() && needs_web(rest) {
@@ -80,11 +80,12 @@ pub(crate) fn run_with_web(arguments: &[OsString]) {
     }
 }
 
-/// Returns whether arguments are those of `serve --http`. Others that only look so cost the start
-/// of the larger program.
+/// Returns whether arguments are those of `serve --http`, or of `serve` with TLS. Others that only
+/// look so cost the start of the larger program.
 fn needs_web(arguments: &[OsString]) -> bool {
     let is_serve = |argument: &OsString| argument.len() > 2 && b"serve".starts_with(argument.as_bytes());
-    arguments.iter().any(|argument| argument == "--http") && arguments.iter().any(is_serve)
+    let is_web = |argument: &OsString| argument == "--http" || argument.as_bytes().starts_with(b"--tls-");
+    arguments.iter().any(is_web) && arguments.iter().any(is_serve)
 }
 
 /// Returns whether an argument is or contains a URL, or is the name of the command for stores. One
@@ -102,7 +103,9 @@ mod tests {
     #[test]
     fn serving_files_to_browsers_needs_the_web_server() {
         let needs = |line: &str| needs_web(&line.split(' ').map(OsString::from).collect::<Vec<_>>());
-        for line in ["serve --http a.img", "-v serve a.img:/d --http", "ser --http a"] {
+        for line in
+            ["serve --http a.img", "-v serve a.img:/d --http", "ser --http a", "serve --nbd --tls-cert=c a"]
+        {
             assert!(needs(line), "{line}");
         }
         for line in ["serve --nfs a.img", "ls --http", "serve --https", "se --http"] {

@@ -1,11 +1,15 @@
-//! The web server that a program may bring: `papilio-web` has one, `papilio` itself does not.
+//! The web server and TLS that a program may bring: `papilio-web` has them, `papilio` itself does
+//! not.
 //!
-//! Owns the interface between the command and the server. The server's crate is none of those that
-//! the command depends on.
+//! Owns the interface between the command and the server. The crates of both are none of those
+//! that the command depends on.
 
+use crate::commands::TlsFiles;
 use papilio::FileSystem;
+use papilio_nbd::Tls;
+use papilio_serving::Networks;
 use std::net::TcpListener;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 static INSTALLED: OnceLock<&'static dyn WebFrontEnd> = OnceLock::new();
 
@@ -23,14 +27,16 @@ pub struct WebJob {
     pub is_writable: bool,
     /// The user and the group that requests act as; root without them.
     pub user: Option<(u32, u32)>,
-    /// Certificate and key in PEM.
-    pub tls: Option<(Vec<u8>, Vec<u8>)>,
+    /// Certificate and key.
+    pub tls: Option<TlsFiles>,
     /// The password; without one the server makes a token.
     pub password: Option<Vec<u8>>,
     /// Further names of the server.
     pub hosts: Vec<String>,
     /// The most clients at once.
     pub connections: Option<usize>,
+    /// The networks that their addresses are in.
+    pub networks: Networks,
 }
 
 impl WebJob {
@@ -45,6 +51,7 @@ impl WebJob {
             password: None,
             hosts: Vec::new(),
             connections: None,
+            networks: Networks::default(),
         }
     }
 }
@@ -61,13 +68,19 @@ pub trait RunningWeb {
     fn stop(self: Box<Self>) -> anyhow::Result<()>;
 }
 
-/// A web server.
+/// A web server, and TLS for other servers.
 pub trait WebFrontEnd: Sync {
     /// Serves files on a socket that listens.
     ///
     /// # Errors
     /// There is no such directory; certificate or key are wrong; threads cannot be started.
     fn start(&self, listener: TcpListener, job: WebJob) -> anyhow::Result<Box<dyn RunningWeb>>;
+
+    /// Returns TLS for the clients of a disk.
+    ///
+    /// # Errors
+    /// A certificate or the key is wrong.
+    fn disk_tls(&self, files: &TlsFiles) -> anyhow::Result<Arc<dyn Tls>>;
 }
 
 /// Gives the command a web server. Returns whether it had none.

@@ -17,7 +17,8 @@ use papilio_engine::subvolume::{self, Subvolume, default_subvolume};
 use papilio_engine::transaction::clock;
 use papilio_format::features::SuperblockFlags;
 use papilio_format::items::inode::Timespec;
-use papilio_format::{Superblock, TreeId, Uuid};
+use papilio_format::items::root::RootFlags;
+use papilio_format::{Generation, Superblock, TreeId, Uuid};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -264,4 +265,26 @@ impl FileSystem {
     pub fn subvolume(&self, id: TreeId) -> Result<Subvolume> {
         subvolume::show(&self.info.trees, id)
     }
+
+    /// Returns what a server asks of a subvolume at each call. It costs no listing, unlike
+    /// [`Self::subvolume`].
+    ///
+    /// # Errors
+    /// [`PathError::NoSubvolume`](papilio_engine::PathError::NoSubvolume) also for one that is
+    /// deleted; a tree block or item that cannot be read.
+    pub fn subvolume_state(&self, id: TreeId) -> Result<SubvolumeState> {
+        let subvolume = self.info.trees.subvolume(id)?;
+        let item = subvolume.item();
+        Ok(SubvolumeState { created: item.otransid, is_read_only: item.flags.contains(RootFlags::RDONLY) })
+    }
+}
+
+/// A subvolume that is not deleted, in short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SubvolumeState {
+    /// The transaction that created it. It tells subvolumes apart that had the same id in turn.
+    pub created: Generation,
+    /// Whether it is read-only.
+    pub is_read_only: bool,
 }

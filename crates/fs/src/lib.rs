@@ -114,7 +114,7 @@ pub use device_stats::DeviceErrors;
 pub use dir::{DirEntry, Entries};
 pub use file::File;
 pub use file_cursor::FileCursor;
-pub use file_system::FileSystem;
+pub use file_system::{FileSystem, SubvolumeState};
 pub use image_targets::ImageTargets;
 pub use inode::{Inode, KeptInode};
 pub use io_queue::IoQueue;

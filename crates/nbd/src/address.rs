@@ -1,16 +1,16 @@
-//! `Address`: where a server listens; the socket of a listener and of a client.
+//! `Address`: where a server listens, and the socket that does so.
 //!
 //! **Invariants**
 //! - A socket file is removed only if no process answers on it, or if this listener made it.
 
+use crate::stream::Socket;
 use std::fs;
-use std::io::{self, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 /// Where a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,33 +84,34 @@ fn is_left_over(path: &Path) -> bool {
 }
 
 impl Listener {
-    /// Accepts a client that waits.
-    pub fn accept(&self) -> io::Result<Stream> {
+    /// Accepts a client that waits, and returns its socket and its address.
+    pub fn accept(&self) -> io::Result<(Socket, Option<IpAddr>)> {
         match self {
             Self::Tcp(listener, _) => {
-                let (stream, _) = listener.accept()?;
+                let (stream, client) = listener.accept()?;
                 stream.set_nonblocking(false)?;
                 // Replies are whole messages.
                 stream.set_nodelay(true)?;
-                Ok(Stream::Tcp(stream))
+                Ok((Socket::Tcp(stream), Some(client.ip())))
             }
             Self::Unix(listener, ..) => {
                 let (stream, _) = listener.accept()?;
                 stream.set_nonblocking(false)?;
-                Ok(Stream::Unix(stream))
+                Ok((Socket::Unix(stream), None))
             }
         }
     }
 
-    /// Returns the URI of an export.
-    pub fn uri(&self, export: &str) -> String {
+    /// Returns the URI of an export, to which clients connect with TLS if `is_secure`.
+    pub fn uri(&self, export: &str, is_secure: bool) -> String {
         let name = escaped(export.as_bytes(), b"");
+        let scheme = if is_secure { "nbds" } else { "nbd" };
         match self {
-            Self::Tcp(_, bound) if name.is_empty() => format!("nbd://{bound}"),
-            Self::Tcp(_, bound) => format!("nbd://{bound}/{name}"),
+            Self::Tcp(_, bound) if name.is_empty() => format!("{scheme}://{bound}"),
+            Self::Tcp(_, bound) => format!("{scheme}://{bound}/{name}"),
             Self::Unix(_, path, _) => {
                 use std::os::unix::ffi::OsStrExt;
-                format!("nbd+unix:///{name}?socket={}", escaped(path.as_os_str().as_bytes(), b"/"))
+                format!("{scheme}+unix:///{name}?socket={}", escaped(path.as_os_str().as_bytes(), b"/"))
             }
         }
     }
@@ -153,61 +154,6 @@ fn escaped(bytes: &[u8], plain: &[u8]) -> String {
     text
 }
 
-/// The socket of a client. Threads read and write it at once.
-#[derive(Debug)]
-pub(crate) enum Stream {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-}
-
-impl Stream {
-    /// Sets how long a read may wait.
-    pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        match self {
-            Self::Tcp(stream) => stream.set_read_timeout(timeout),
-            Self::Unix(stream) => stream.set_read_timeout(timeout),
-        }
-    }
-
-    /// Ends a direction, which wakes the threads that wait for it.
-    pub fn shutdown(&self, how: Shutdown) {
-        // Fails only if the client is gone.
-        let _ = match self {
-            Self::Tcp(stream) => stream.shutdown(how),
-            Self::Unix(stream) => stream.shutdown(how),
-        };
-    }
-}
-
-impl Read for &Stream {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Stream::Tcp(stream) => (&mut &*stream).read(buffer),
-            Stream::Unix(stream) => (&mut &*stream).read(buffer),
-        }
-    }
-}
-
-impl Write for &Stream {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Stream::Tcp(stream) => (&mut &*stream).write(bytes),
-            Stream::Unix(stream) => (&mut &*stream).write(bytes),
-        }
-    }
-
-    fn write_vectored(&mut self, parts: &[io::IoSlice<'_>]) -> io::Result<usize> {
-        match self {
-            Stream::Tcp(stream) => (&mut &*stream).write_vectored(parts),
-            Stream::Unix(stream) => (&mut &*stream).write_vectored(parts),
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -216,9 +162,10 @@ mod tests {
     fn uris_are_escaped() {
         let listener = listen_tcp("127.0.0.1:0").unwrap();
         assert!(!listener.is_public());
-        let uri = listener.uri("a b/ü");
+        let uri = listener.uri("a b/ü", false);
         assert!(uri.starts_with("nbd://127.0.0.1:") && uri.ends_with("/a%20b%2F%C3%BC"), "{uri}");
-        assert!(!listener.uri("").ends_with('/'));
+        assert!(!listener.uri("", false).ends_with('/'));
+        assert!(listener.uri("", true).starts_with("nbds://127.0.0.1:"));
     }
 
     #[test]
@@ -228,8 +175,8 @@ mod tests {
         drop(UnixListener::bind(&path).unwrap());
         assert!(path.exists());
         let listener = listen_unix(&path).unwrap();
-        assert!(listener.uri("x").starts_with("nbd+unix:///x?socket=/"));
-        assert!(listener.uri("x").ends_with("nbd%20socket"));
+        assert!(listener.uri("x", false).starts_with("nbd+unix:///x?socket=/"));
+        assert!(listener.uri("x", false).ends_with("nbd%20socket"));
         assert_eq!(listen_unix(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         assert!(path.exists(), "the socket of a server that runs was removed");
         drop(listener);

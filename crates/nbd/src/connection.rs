@@ -15,15 +15,16 @@
 //!   budget.
 //! - The budget and the replies have locks of their own; the budget's is acquired under `turn`.
 
-use crate::address::Stream;
 use crate::budget::{Budget, Share};
 use crate::export::Export;
 use crate::handshake::{Agreement, negotiate, skip};
 use crate::protocol::{Errno, MAX_PAYLOAD, Request, command, command_flag};
 use crate::replies::Replies;
+use crate::stream::{Socket, Stream, Tls};
 use papilio_locks::Mutex;
 use std::io::{self, Read};
 use std::net::Shutdown;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::Scope;
 use std::time::Duration;
@@ -36,6 +37,14 @@ const BUDGET: u64 = 2 * MAX_PAYLOAD as u64;
 const HANDSHAKE: Duration = Duration::from_secs(30);
 /// The most extents of a reply.
 const MAX_EXTENTS: usize = 1024;
+
+/// The protocol of network block devices.
+pub(crate) struct Nbd {
+    pub(crate) export: Export,
+    /// Whether several clients may be connected.
+    pub(crate) shared: bool,
+    pub(crate) tls: Option<Arc<dyn Tls>>,
+}
 
 /// A client that is connected.
 #[derive(Debug)]
@@ -68,15 +77,16 @@ struct Transmission<'a> {
 
 impl Connection {
     /// Creates the connection of a client.
-    pub fn new(stream: Stream) -> Self {
-        Self { stream, ending: AtomicBool::new(false) }
+    pub fn new(socket: Socket) -> Self {
+        Self { stream: Stream::new(socket), ending: AtomicBool::new(false) }
     }
 
     /// Serves the client until it ends the connection, breaks the protocol, or the server ends.
     /// Every request that was read has its reply, unless the client no longer takes it.
-    pub fn serve(&self, export: &Export, shared: bool) -> io::Result<()> {
+    pub fn serve(&self, nbd: &Nbd) -> io::Result<()> {
+        let (export, tls) = (&nbd.export, nbd.tls.as_deref());
         self.stream.set_read_timeout(Some(HANDSHAKE))?;
-        let Some(agreed) = negotiate(&self.stream, export, shared)? else { return Ok(()) };
+        let Some(agreed) = negotiate(&self.stream, export, nbd.shared, tls)? else { return Ok(()) };
         self.stream.set_read_timeout(None)?;
         let transmission = Transmission {
             connection: self,
@@ -89,6 +99,7 @@ impl Connection {
             waiting: AtomicUsize::new(0),
         };
         std::thread::scope(|scope| transmission.run(scope));
+        self.stream.finish();
         export.flush_rest()
     }
 

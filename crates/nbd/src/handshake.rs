@@ -8,16 +8,20 @@
 //!                              +--+ any other option; ABORT and bad input end the connection
 //! ```
 //!
+//! With TLS, options before `STARTTLS` get a refusal. After it the client negotiates anew, so that
+//! nothing counts which somebody between the two has put in before.
+//!
 //! **Invariants**
 //! - Nothing that a client sends here reaches the device.
+//! - A client of a server with TLS learns nothing of the export before it has a channel.
 //! - The data of an option are at most [`MAX_OPTION`] bytes in memory; more are refused.
 
-use crate::address::Stream;
 use crate::export::Export;
 use crate::protocol::{
     BASE_ALLOCATION, BASE_ALLOCATION_ID, FIXED_NEWSTYLE, MAX_OPTION, MAX_PAYLOAD, NO_ZEROES, OPTION_MAGIC,
     OPTION_REPLY_MAGIC, SERVER_MAGIC, info, option, option_reply, u16_at, u32_at, u64_at,
 };
+use crate::stream::{Stream, Tls};
 use std::io::{self, Read, Write};
 
 /// The most options of one client.
@@ -44,8 +48,14 @@ enum Next {
 
 /// Negotiates with a client. Returns `None` if the client ends the connection or breaks the
 /// protocol.
-pub(crate) fn negotiate(stream: &Stream, export: &Export, shared: bool) -> io::Result<Option<Agreement>> {
-    let mut session = Handshake { stream, export, shared, no_zeroes: false, agreed: Agreement::default() };
+pub(crate) fn negotiate(
+    stream: &Stream,
+    export: &Export,
+    shared: bool,
+    tls: Option<&dyn Tls>,
+) -> io::Result<Option<Agreement>> {
+    let agreed = Agreement::default();
+    let mut session = Handshake { stream, export, shared, tls, no_zeroes: false, agreed };
     if !session.greet()? {
         return Ok(None);
     }
@@ -64,6 +74,8 @@ struct Handshake<'a> {
     export: &'a Export,
     /// Whether several connections are allowed.
     shared: bool,
+    /// Without a channel of it, a client is not served.
+    tls: Option<&'a dyn Tls>,
     /// Whether the client does without padding after EXPORT_NAME.
     no_zeroes: bool,
     agreed: Agreement,
@@ -101,6 +113,17 @@ impl Handshake<'_> {
         }
         let mut data = vec![0; length as usize];
         self.stream.read_exact(&mut data)?;
+        if let Some(tls) = self.tls
+            && !self.stream.is_secure()
+        {
+            match option {
+                option::STARTTLS => return self.start_tls(tls, &data),
+                option::ABORT => {}
+                // This option has no reply for errors.
+                option::EXPORT_NAME => return Ok(Next::End),
+                _ => return self.reply(option, option_reply::TLS_REQUIRED, &[]),
+            }
+        }
         match option {
             option::EXPORT_NAME => self.export_name(&data),
             option::ABORT => {
@@ -108,6 +131,8 @@ impl Handshake<'_> {
                 let _ = self.reply(option, option_reply::ACK, &[]);
                 Ok(Next::End)
             }
+            // The client has a channel.
+            option::STARTTLS if self.tls.is_some() => self.reply(option, option_reply::INVALID, &[]),
             option::LIST => self.list(&data),
             option::INFO | option::GO => self.info(option, &data),
             option::STRUCTURED_REPLY => {
@@ -120,6 +145,16 @@ impl Handshake<'_> {
             option::LIST_META_CONTEXT | option::SET_META_CONTEXT => self.contexts(option, &data),
             _ => self.reply(option, option_reply::UNSUPPORTED, &[]),
         }
+    }
+
+    fn start_tls(&mut self, tls: &dyn Tls, data: &[u8]) -> io::Result<Next> {
+        if !data.is_empty() {
+            return self.reply(option::STARTTLS, option_reply::INVALID, &[]);
+        }
+        self.reply(option::STARTTLS, option_reply::ACK, &[])?;
+        self.stream.secure(tls)?;
+        self.agreed = Agreement::default();
+        Ok(Next::Option)
     }
 
     fn reply(&self, option: u32, kind: u32, data: &[u8]) -> io::Result<Next> {

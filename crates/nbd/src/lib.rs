@@ -2,9 +2,10 @@
 //!
 //! - [`Export`]: a device with a name, and the commands that clients may give it.
 //! - [`Server`]: listens on an address, and serves each client in threads of its own.
+//! - [`Tls`]: encrypts connections, if the caller brings it.
 //!
 //! The handshake is the fixed newstyle one. Structured replies and the metadata context
-//! `base:allocation` are there for clients that ask for them. TLS is not.
+//! `base:allocation` are there for clients that ask for them. TLS is that of the caller ([`Tls`]).
 //!
 //! A client is not trusted. No request makes the server panic, allocate more than
 //! [`MAX_PAYLOAD`] bytes at once, or leave the device's range.
@@ -36,8 +37,10 @@ mod handshake;
 mod protocol;
 mod replies;
 mod server;
+mod stream;
 
 pub use address::{Address, BindError, Listening};
 pub use export::{Export, NameTooLong};
 pub use protocol::MAX_PAYLOAD;
-pub use server::{Server, StartError};
+pub use server::{Server, Settings, StartError};
+pub use stream::{Channel, Socket, Tls};

@@ -6,11 +6,11 @@
 //!
 //! **Locks**: `output`, held while a reply is written to the socket. The client decides how long.
 
-use crate::address::Stream;
 use crate::export::Extent;
 use crate::protocol::{
     BASE_ALLOCATION_ID, CHUNK_MAGIC, Errno, Request, SIMPLE_REPLY_MAGIC, STATE_HOLE_ZERO, chunk,
 };
+use crate::stream::Stream;
 use papilio_locks::Mutex;
 use std::io::{self, IoSlice, Write};
 

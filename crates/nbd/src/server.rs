@@ -3,10 +3,13 @@
 //! **Invariant**: when [`Server::stop`] returns, no thread of the server uses the device any more.
 
 use crate::address::{Address, BindError, Listener, Listening};
-use crate::connection::Connection;
+use crate::connection::{Connection, Nbd};
 use crate::export::Export;
-use papilio_serving::{Clients, Listen, Protocol};
+use crate::stream::Tls;
+use papilio_serving::{Bounds, Clients, Listen, Networks, Protocol};
 use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How long clients may take to receive the replies to their last requests.
@@ -31,11 +34,23 @@ pub struct Server {
     is_public: bool,
 }
 
-/// The protocol of network block devices.
-struct Nbd {
-    export: Export,
-    /// Whether several clients may be connected.
-    shared: bool,
+/// The clients that a server serves.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Settings {
+    /// The most clients at once.
+    pub connections: usize,
+    /// The networks that their addresses are in.
+    pub networks: Networks,
+    /// The TLS that every client must use; without, none does.
+    pub tls: Option<Arc<dyn Tls>>,
+}
+
+impl Settings {
+    /// Serves up to `connections` clients at once, of all addresses and without TLS.
+    pub fn new(connections: usize) -> Self {
+        Self { connections, networks: Networks::default(), tls: None }
+    }
 }
 
 impl Protocol for Nbd {
@@ -44,7 +59,7 @@ impl Protocol for Nbd {
     const THREAD: &'static str = "papilio-nbd";
 
     fn serve(&self, connection: &Connection) -> io::Result<()> {
-        connection.serve(&self.export, self.shared)
+        connection.serve(self)
     }
 
     fn end(connection: &Connection) {
@@ -59,8 +74,8 @@ impl Protocol for Nbd {
 impl Listen for Listener {
     type Connection = Connection;
 
-    fn accept(&self) -> io::Result<Connection> {
-        Listener::accept(self).map(Connection::new)
+    fn accept(&self) -> io::Result<(Connection, Option<IpAddr>)> {
+        Listener::accept(self).map(|(socket, client)| (Connection::new(socket), client))
     }
 }
 
@@ -71,7 +86,7 @@ impl Server {
     /// # Errors
     /// [`StartError`].
     pub fn start(address: &Address, export: Export, most_clients: usize) -> Result<Self, StartError> {
-        Self::start_on(address.listen()?, export, most_clients)
+        Self::start_on(address.listen()?, export, Settings::new(most_clients))
     }
 
     /// As [`Self::start`], on a socket that listens already.
@@ -81,12 +96,13 @@ impl Server {
     pub fn start_on(
         Listening(listener): Listening,
         export: Export,
-        most_clients: usize,
+        settings: Settings,
     ) -> Result<Self, StartError> {
-        let uri = listener.uri(export.name());
+        let uri = listener.uri(export.name(), settings.tls.is_some());
         let is_public = listener.is_public();
-        let nbd = Nbd { export, shared: most_clients > 1 };
-        let clients = Clients::accept(listener, nbd, most_clients, GRACE).map_err(StartError::System)?;
+        let nbd = Nbd { export, shared: settings.connections > 1, tls: settings.tls };
+        let bounds = Bounds { most: settings.connections, networks: settings.networks, grace: GRACE };
+        let clients = Clients::accept(listener, nbd, bounds).map_err(StartError::System)?;
         Ok(Self { clients, uri, is_public })
     }
 

@@ -33,6 +33,14 @@ enum How {
     Exclusive([Timespec; 2]),
 }
 
+/// The inode of a call that creates one.
+enum Made {
+    /// It is new or was changed.
+    New(Inode),
+    /// It was there.
+    Before(Inode),
+}
+
 impl How {
     fn parse(arguments: &mut Arguments<'_>) -> Result<Self, Garbage> {
         Ok(match arguments.u32()? {
@@ -59,9 +67,11 @@ impl Session<'_> {
             if guard.is_some_and(|guard| time(guard) != time(inode.metadata().ctime())) {
                 return Err(nfsstat3::NFS3ERR_NOT_SYNC);
             }
-            self.set(&inode, &set)
+            self.set(&inode, &set).map(|()| inode)
         };
-        let done = change().map(|()| SETATTR3resok { obj_wcc: self.change(handle, old) });
+        // Others change names while this waits for the device.
+        let done = change().and_then(|inode| self.keep([&inode]));
+        let done = done.map(|()| SETATTR3resok { obj_wcc: self.change(handle, old) });
         Ok(outcome(done, || SETATTR3resfail { obj_wcc: self.change(handle, None) }))
     }
 
@@ -102,13 +112,13 @@ impl Session<'_> {
                 Ok(found) => self.existing(found, &how),
                 Err(nfsstat3::NFS3ERR_NOENT) => match &how {
                     How::Unchecked(set) | How::Guarded(set) => {
-                        self.new_inode(directory, name, NewKind::Regular, set)
+                        self.new_inode(directory, name, NewKind::Regular, set).map(Made::New)
                     }
                     How::Exclusive([first, second]) => {
                         let mut set = ClientSet::default();
                         set.attributes.atime = Some(SetTime::At(*first));
                         set.attributes.mtime = Some(SetTime::At(*second));
-                        self.new_inode(directory, name, NewKind::Regular, &set)
+                        self.new_inode(directory, name, NewKind::Regular, &set).map(Made::New)
                     }
                 },
                 Err(other) => Err(other),
@@ -117,20 +127,22 @@ impl Session<'_> {
     }
 
     /// Opens a file that a CREATE found.
-    fn existing(&self, found: Inode, how: &How) -> Result<Inode, nfsstat3> {
+    fn existing(&self, found: Inode, how: &How) -> Result<Made, nfsstat3> {
         let is_regular = found.file_type() == FileKind::Regular;
         match how {
             How::Unchecked(set) if is_regular => {
-                if set.size.is_some() {
-                    let size = ClientSet { size: set.size, ..ClientSet::default() };
-                    self.set(&found, &size)?;
+                if set.size.is_none() {
+                    return Ok(Made::Before(found));
                 }
-                self.inode(Id::of(&found))
+                let size = ClientSet { size: set.size, ..ClientSet::default() };
+                self.set(&found, &size)?;
+                self.inode(Id::of(&found)).map(Made::New)
             }
             How::Exclusive(times)
                 if is_regular && [found.metadata().atime(), found.metadata().mtime()] == *times =>
             {
-                Ok(found)
+                // The reply to the first request may be lost because it was not durable yet.
+                Ok(Made::New(found))
             }
             _ => Err(nfsstat3::NFS3ERR_EXIST),
         }
@@ -139,14 +151,18 @@ impl Session<'_> {
     pub(crate) fn mkdir(&self, mut arguments: Arguments<'_>) -> Result<CREATE3res, Garbage> {
         let (handle, name) = (arguments.opaque(NFS3_FHSIZE)?, arguments.opaque(NAME_MOST)?);
         let set = arguments.set()?;
-        Ok(self.made(handle, |directory| self.new_inode(directory, name, NewKind::Directory, &set)))
+        Ok(self.made(handle, |directory| {
+            self.new_inode(directory, name, NewKind::Directory, &set).map(Made::New)
+        }))
     }
 
     pub(crate) fn symlink(&self, mut arguments: Arguments<'_>) -> Result<CREATE3res, Garbage> {
         let (handle, name) = (arguments.opaque(NFS3_FHSIZE)?, arguments.opaque(NAME_MOST)?);
         let set = arguments.set()?;
         let target = arguments.opaque(2 * NAME_MOST)?;
-        Ok(self.made(handle, |directory| self.new_inode(directory, name, NewKind::Symlink(target), &set)))
+        Ok(self.made(handle, |directory| {
+            self.new_inode(directory, name, NewKind::Symlink(target), &set).map(Made::New)
+        }))
     }
 
     pub(crate) fn mknod(&self, mut arguments: Arguments<'_>) -> Result<CREATE3res, Garbage> {
@@ -165,19 +181,24 @@ impl Session<'_> {
                 return Ok(outcome(Err(nfsstat3::NFS3ERR_BADTYPE), failed));
             }
         };
-        Ok(self.made(handle, |directory| self.new_inode(directory, name, kind, &set)))
+        Ok(self.made(handle, |directory| self.new_inode(directory, name, kind, &set).map(Made::New)))
     }
 
     /// Creates an entry of the directory with this handle.
-    fn made(&self, handle: &[u8], make: impl FnOnce(&Inode) -> Result<Inode, nfsstat3>) -> CREATE3res {
+    fn made(&self, handle: &[u8], make: impl FnOnce(&Inode) -> Result<Made, nfsstat3>) -> CREATE3res {
         let mut old = None;
         let create = || {
             let _names = self.export.names.lock();
             let directory = self.directory(self.open_handle(handle)?)?;
             old = Some(before(directory.metadata()));
-            make(&directory)
+            make(&directory).map(|made| (made, directory))
         };
-        let done = create().map(|made| CREATE3resok {
+        let done = create().and_then(|(made, directory)| match made {
+            // Also the time of the directory, which the reply tells.
+            Made::New(inode) => self.keep([&inode, &directory]).map(|()| inode),
+            Made::Before(inode) => Ok(inode),
+        });
+        let done = done.map(|made| CREATE3resok {
             obj: Nfs3Option::Some(self.handle_of(Id::of(&made))),
             obj_attributes: Nfs3Option::Some(self.attributes(&made)),
             dir_wcc: self.change(handle, old),
@@ -241,9 +262,10 @@ impl Session<'_> {
             old = Some(before(directory.metadata()));
             let victim = self.find(&directory, name)?;
             directory.check_remove(&self.caller, &victim).map_err(|error| status(&error))?;
-            remove(&directory, name).map_err(|error| status(&error))
+            remove(&directory, name).map_err(|error| status(&error))?;
+            Ok(directory)
         };
-        let done = change();
+        let done = change().and_then(|directory| self.keep([&directory]));
         let old: Option<wcc_attr> = old.filter(|_| done.is_ok());
         Ok(outcome(done.map(|()| self.change(handle, old)), || self.change(handle, None)))
     }
@@ -263,9 +285,11 @@ impl Session<'_> {
             self.must_have(&target, Permissions::EXECUTE)?;
             let existing = target.lookup(new_name).map_err(failed)?;
             source.check_rename(&self.caller, &victim, &target, existing.as_ref()).map_err(failed)?;
-            source.rename(old_name, &target, new_name, RenameMode::Replace).map_err(failed)
+            source.rename(old_name, &target, new_name, RenameMode::Replace).map_err(failed)?;
+            // The new name is durable before the old one is gone.
+            Ok([victim, target, source])
         };
-        let done = move_it();
+        let done = move_it().and_then(|changed| self.keep(&changed));
         let (fromdir_wcc, todir_wcc) = (self.change(from, None), self.change(to, None));
         Ok(match done {
             Ok(()) => Nfs3Result::Ok(RENAME3resok { fromdir_wcc, todir_wcc }),
@@ -286,9 +310,10 @@ impl Session<'_> {
                 return Err(nfsstat3::NFS3ERR_ISDIR);
             }
             self.must_have(&directory, Permissions::WRITE | Permissions::EXECUTE)?;
-            directory.hard_link(&inode, name).map_err(|error| status(&error))
+            directory.hard_link(&inode, name).map_err(|error| status(&error))?;
+            Ok([inode, directory])
         };
-        let done = add();
+        let done = add().and_then(|changed| self.keep(&changed));
         let (file_attributes, linkdir_wcc) = (self.attributes_of(file), self.change(handle, None));
         Ok(match done {
             Ok(()) => Nfs3Result::Ok(LINK3resok { file_attributes, linkdir_wcc }),

@@ -4,7 +4,7 @@ use crate::arguments::Garbage;
 use crate::duplicates::{Duplicates, Seen};
 use crate::export::{Export, Session};
 use crate::mount::map_port;
-use crate::rpc::{Call, Refusal, refusal, results};
+use crate::rpc::{Call, LOCK_MANAGER, Refusal, refusal, results, tell_of_locks};
 use nfs3_types::nfs3::{self, NFS_PROGRAM};
 use nfs3_types::rpc::accept_stat_data;
 use nfs3_types::xdr_codec::Void;
@@ -79,6 +79,10 @@ fn reply(export: &Export, port: u16, call: &Call<'_>) -> Result<Vec<u8>, Refusal
         nfs3::PROGRAM => must_be(nfs3::VERSION).and_then(|()| session().nfs(call)),
         mount::PROGRAM => must_be(mount::VERSION).and_then(|()| session().mount(call)),
         portmap::PROGRAM => must_be(portmap::VERSION).and_then(|()| map_port(call, port)),
+        LOCK_MANAGER => {
+            tell_of_locks();
+            Err(Refusal::Accepted(accept_stat_data::PROG_UNAVAIL))
+        }
         _ => Err(Refusal::Accepted(accept_stat_data::PROG_UNAVAIL)),
     }
 }

@@ -8,7 +8,9 @@ use crate::attributes::attributes;
 use crate::errors::{stale, status};
 use crate::handle::{Id, Seal};
 use crate::identity::Squash;
+use crate::secret::{Secret, random};
 use nfs3_types::nfs3::{Nfs3Option, fattr3, nfs_fh3, nfsstat3, post_op_attr, wcc_attr, wcc_data};
+use papilio::format::Generation;
 use papilio::{Caller, FileKind, FileSystem, Inode, Permissions};
 use papilio_locks::Mutex;
 use std::path::PathBuf;
@@ -26,6 +28,11 @@ pub struct Export {
     pub(crate) squash: Squash,
     pub(crate) seal: Seal,
     pub(crate) names: Arc<Mutex<()>>,
+    /// Whether a change is durable before it is answered.
+    pub(crate) is_sync: bool,
+    /// Differs between starts of the server: a client with writes that it has not committed then
+    /// sends them again.
+    pub(crate) verifier: [u8; 8],
     /// Tells file systems apart.
     fsid: u64,
 }
@@ -40,16 +47,40 @@ impl Export {
         root.read_dir()?;
         let uuid = *fs.uuid().as_bytes();
         let fsid = u64::from_le_bytes(uuid[..8].try_into().expect("a UUID has 16 bytes"));
-        let seal = Seal::new()
-            .map_err(|source| papilio::Error::Host { path: PathBuf::from("/dev/urandom"), source })?;
+        let failed = |source| papilio::Error::Host { path: PathBuf::from("/dev/urandom"), source };
+        let root = Id::of(&root);
+        let seal = Seal::new(&Secret::random().map_err(failed)?, &uuid, root);
+        let (verifier, is_sync) = (random().map_err(failed)?, true);
         let (squash, names) = (Squash::default(), Arc::default());
-        Ok(Self { root: Id::of(&root), read_only, squash, seal, names, fsid, fs })
+        Ok(Self { root, read_only, squash, seal, names, is_sync, verifier, fsid, fs })
+    }
+
+    /// Marks handles with a secret that is kept, so that they are valid after a restart of the
+    /// server. Handles of other directories and file systems stay invalid.
+    pub fn secret(mut self, secret: &Secret) -> Self {
+        self.seal = Seal::new(secret, self.fs.uuid().as_bytes(), self.root);
+        self
+    }
+
+    /// Chooses whether names, attributes and sizes that a call changes are durable when it is
+    /// answered. They are by default, as the protocol demands; without, a server that is killed
+    /// forgets the calls of the last 30 seconds.
+    pub fn sync(mut self, is_sync: bool) -> Self {
+        self.is_sync = is_sync;
+        self
     }
 
     /// Chooses the users that clients' users become.
     pub fn squash(mut self, squash: Squash) -> Self {
         self.squash = squash;
         self
+    }
+
+    /// Returns the handle of an inode.
+    pub(crate) fn handle_of(&self, id: Id) -> nfs_fh3 {
+        // A subvolume that was deleted meanwhile leaves a handle that nothing opens.
+        let created = self.fs.subvolume_state(id.tree()).map_or(Generation(0), |state| state.created);
+        self.seal.handle(id, created)
     }
 
     /// Returns the file system.
@@ -67,15 +98,30 @@ pub(crate) struct Session<'a> {
 
 impl Session<'_> {
     pub(crate) fn open_handle(&self, handle: &[u8]) -> Result<Id, nfsstat3> {
-        self.export.seal.open(handle)
+        self.export.seal.open(handle, |tree| {
+            self.export.fs.subvolume_state(tree).map(|state| state.created).map_err(|error| stale(&error))
+        })
     }
 
     pub(crate) fn handle_of(&self, id: Id) -> nfs_fh3 {
-        self.export.seal.handle(id)
+        self.export.handle_of(id)
     }
 
     pub(crate) fn inode(&self, id: Id) -> Result<Inode, nfsstat3> {
-        self.export.fs.inode_at(id.tree(), id.number()).map_err(|error| stale(&error))
+        let inode = self.export.fs.inode_at(id.tree(), id.number()).map_err(|error| stale(&error))?;
+        // A number is used again; one without names is about to be deleted.
+        if Id::of(&inode) != id || inode.metadata().nlink() == 0 {
+            return Err(nfsstat3::NFS3ERR_STALE);
+        }
+        Ok(inode)
+    }
+
+    /// Makes inodes durable that a call has changed.
+    pub(crate) fn keep<'i>(&self, changed: impl IntoIterator<Item = &'i Inode>) -> Result<(), nfsstat3> {
+        if !self.export.is_sync {
+            return Ok(());
+        }
+        changed.into_iter().try_for_each(|inode| inode.sync_all().map_err(|error| status(&error)))
     }
 
     pub(crate) fn directory(&self, id: Id) -> Result<Inode, nfsstat3> {
@@ -153,7 +199,7 @@ impl Session<'_> {
             return Ok(directory.clone());
         }
         let (tree, number) = directory.parent().map_err(|error| status(&error))?;
-        self.inode(Id::new(tree, number))
+        self.export.fs.inode_at(tree, number).map_err(|error| stale(&error))
     }
 
     /// Looks a name up in a directory that the caller may search.

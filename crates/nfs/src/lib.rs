@@ -9,8 +9,10 @@
 //!
 //! The crate `nfs3_types` has the types of the protocol. Calls, records and threads are here.
 //!
+//! - [`Secret`]: marks the handles of inodes; one that is kept lets them survive a restart.
+//!
 //! **Durability**: a client's unstable write is in memory when it is answered, and durable after
-//! the client's COMMIT. Everything else is as after the system call on a local file system.
+//! the client's COMMIT. Every other change is durable when it is answered ([`Export::sync`]).
 //!
 //! Source: RFC 1813.
 
@@ -25,14 +27,17 @@ mod duplicates;
 mod entries;
 mod errors;
 mod export;
+pub mod fuzzing;
 mod handle;
 mod identity;
 mod mount;
 mod read;
 mod rpc;
+mod secret;
 mod server;
 mod write;
 
 pub use export::Export;
 pub use identity::Squash;
+pub use secret::{Secret, SecretError};
 pub use server::{BindError, Server, listen};

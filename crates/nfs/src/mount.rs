@@ -9,7 +9,7 @@ use crate::arguments::Arguments;
 use crate::errors::status;
 use crate::export::{NAME, Session};
 use crate::handle::Id;
-use crate::rpc::{Call, Refusal, results};
+use crate::rpc::{Call, LOCK_MANAGER, Refusal, results, tell_of_locks};
 use nfs3_types::mount::{
     MNTPATHLEN, PROGRAM, VERSION, dirpath, export_node, exports, fhandle3, mountlist, mountres3,
     mountres3_ok, mountstat3,
@@ -83,6 +83,9 @@ pub(crate) fn map_port(call: &Call<'_>, port: u16) -> Result<Vec<u8>, Refusal> {
         3 => {
             let mut arguments: Arguments<'_> = call.arguments;
             let asked = (arguments.u32()?, arguments.u32()?, arguments.u32()?);
+            if asked.0 == LOCK_MANAGER {
+                tell_of_locks();
+            }
             let nfs = (nfs3_types::nfs3::PROGRAM, nfs3_types::nfs3::VERSION, TCP);
             let is_here = asked == nfs || asked == (PROGRAM, VERSION, TCP);
             Ok(results(call.xid, &if is_here { u32::from(port) } else { 0 }))

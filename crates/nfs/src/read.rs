@@ -102,8 +102,8 @@ impl Session<'_> {
     }
 
     fn is_in_read_only_subvolume(&self, inode: &Inode) -> Result<bool, nfsstat3> {
-        let subvolume = self.export.fs.subvolume(inode.tree()).map_err(|error| status(&error))?;
-        Ok(subvolume.is_read_only())
+        let subvolume = self.export.fs.subvolume_state(inode.tree()).map_err(|error| status(&error))?;
+        Ok(subvolume.is_read_only)
     }
 
     pub(crate) fn readlink(&self, mut arguments: Arguments<'_>) -> Result<READLINK3res<'static>, Garbage> {

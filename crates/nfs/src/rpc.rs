@@ -8,6 +8,7 @@ use nfs3_types::rpc::{
     reply_body, rpc_msg,
 };
 use nfs3_types::xdr_codec::Pack;
+use std::sync::Once;
 
 const CALL: u32 = 0;
 const AUTH_NONE: u32 = 0;
@@ -17,6 +18,17 @@ const AUTH_MOST: usize = 400;
 /// The most bytes of a client's name in its credentials, and the most supplementary groups.
 const NAME_MOST: usize = 255;
 const GROUPS_MOST: u32 = 16;
+
+/// The network lock manager (NLM), which the server has not.
+pub(crate) const LOCK_MANAGER: u32 = 100_021;
+
+/// Says once why a client's locks fail.
+pub(crate) fn tell_of_locks() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        tracing::warn!("an NFS client asks for locks (NLM), which this server has not: mount with nolock");
+    });
+}
 
 /// The user that a client names.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,9 +6,9 @@
 use crate::connection::Connection;
 use crate::duplicates::Duplicates;
 use crate::export::{Export, NAME};
-use papilio_serving::{Clients, Listen, Protocol};
+use papilio_serving::{Bounds, Clients, Listen, Networks, Protocol};
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
@@ -69,10 +69,10 @@ impl AsFd for Listener {
 impl Listen for Listener {
     type Connection = Connection;
 
-    fn accept(&self) -> io::Result<Connection> {
+    fn accept(&self) -> io::Result<(Connection, Option<IpAddr>)> {
         let (stream, client) = self.0.accept()?;
         stream.set_nonblocking(false)?;
-        Ok(Connection::new(stream, client))
+        Ok((Connection::new(stream, client), Some(client.ip())))
     }
 }
 
@@ -91,21 +91,22 @@ impl Server {
     /// # Errors
     /// The address is not valid, or in use; threads cannot be started.
     pub fn start(address: &str, export: Export) -> Result<Self, BindError> {
-        Self::start_on(listen(address)?, export)
+        Self::start_on(listen(address)?, export, Networks::default())
     }
 
-    /// As [`Self::start`], on a socket that listens already.
+    /// As [`Self::start`], on a socket that listens already, for clients of some networks.
     ///
     /// # Errors
     /// Threads cannot be started.
-    pub fn start_on(listener: TcpListener, export: Export) -> Result<Self, BindError> {
+    pub fn start_on(listener: TcpListener, export: Export, networks: Networks) -> Result<Self, BindError> {
         let bound = listener.local_addr();
         let shown = bound.as_ref().map_or_else(|_| "the socket".to_owned(), SocketAddr::to_string);
         let failed = |source| BindError { address: shown.clone(), source };
         let bound = bound.map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         let nfs = Nfs { export, duplicates: Duplicates::default() };
-        let clients = Clients::accept(Listener(listener), nfs, MOST_CLIENTS, GRACE).map_err(failed)?;
+        let bounds = Bounds { most: MOST_CLIENTS, networks, grace: GRACE };
+        let clients = Clients::accept(Listener(listener), nfs, bounds).map_err(failed)?;
         Ok(Self { clients, address: bound })
     }
 

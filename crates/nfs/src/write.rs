@@ -76,6 +76,6 @@ impl Session<'_> {
     }
 
     fn verifier(&self) -> writeverf3 {
-        writeverf3(self.export.seal.verifier())
+        writeverf3(self.export.verifier)
     }
 }

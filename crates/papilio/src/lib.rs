@@ -114,10 +114,10 @@ pub use papilio_fs::{
     AsPath, BalanceControl, BalanceFilter, BalanceOptions, BalanceReport, DeviceErrors, DirEntry, Entries,
     File, FileCursor, FileSystem, ImageTargets, Inode, IoCompletion, IoOperation, IoQueue, IoRequest,
     KeptInode, Metadata, QgroupUsage, QuotaStatus, Relief, ReliefGroup, ReliefStep, RepairOptions,
-    RepairPlan, RescueCloneOptions, SharedDefragmentOptions, SharedDefragmentReport, StayingExtent, Walk,
-    WalkEntry, cancel_replace, check, check_devices, find_deleted, find_deleted_subvolumes, find_tree_roots,
-    open_devices, plan_repair, plan_repair_with, plan_superblocks, rebuild, repair, replace_device,
-    rescue_clone, scan_devices, undo_repair, write_superblocks,
+    RepairPlan, RescueCloneOptions, SharedDefragmentOptions, SharedDefragmentReport, StayingExtent,
+    SubvolumeState, Walk, WalkEntry, cancel_replace, check, check_devices, find_deleted,
+    find_deleted_subvolumes, find_tree_roots, open_devices, plan_repair, plan_repair_with, plan_superblocks,
+    rebuild, repair, replace_device, rescue_clone, scan_devices, undo_repair, write_superblocks,
 };
 pub use papilio_progs::census::Kept;
 pub use papilio_progs::check::{

@@ -1,22 +1,28 @@
 //! The clients of a network server: a thread accepts them, and each is served by a thread.
 //!
-//! Owns [`Clients`]. The protocols of `papilio-nbd`, `papilio-nfs` and `papilio-web` are
-//! [`Protocol`]s of it.
+//! Owns [`Clients`] and [`Networks`]. The protocols of `papilio-nbd`, `papilio-nfs` and
+//! `papilio-web` are [`Protocol`]s of it.
 //!
 //! **Invariants**
 //! - When [`Clients::end`] returns, no thread of the server calls the protocol any more.
 //! - At most `most` clients are connected; further ones are disconnected at once.
+//! - No byte of a client is read whose address is not in the networks that are served.
 //!
 //! **Locks**: `connected`, held to add, remove and end clients, and to wait for their end. No other
 //! lock is acquired under it.
 
 #![forbid(unsafe_code)]
 
+mod networks;
+
+pub use networks::{BadNetwork, Network, Networks};
+
 use papilio_device::WakeFd;
 use papilio_locks::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::fmt;
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
@@ -53,24 +59,34 @@ pub trait Listen: AsFd + Send + 'static {
     /// A client that was accepted.
     type Connection;
 
-    /// Accepts a client that waits.
+    /// Accepts a client that waits, and returns it with its address, if it has one.
     ///
     /// # Errors
     /// [`io::ErrorKind::WouldBlock`] if none waits; the system's errors.
-    fn accept(&self) -> io::Result<Self::Connection>;
+    fn accept(&self) -> io::Result<(Self::Connection, Option<IpAddr>)>;
 }
 
 /// The clients of a server. Dropping it ends them, as [`Clients::end`] does.
 pub struct Clients<P: Protocol> {
     shared: Arc<Shared<P>>,
     acceptor: Option<JoinHandle<()>>,
-    grace: Duration,
+}
+
+/// The clients that a server serves at once.
+#[derive(Clone, Debug)]
+pub struct Bounds {
+    /// Their most.
+    pub most: usize,
+    /// The networks that their addresses are in.
+    pub networks: Networks,
+    /// The time that they have at the end to take their replies.
+    pub grace: Duration,
 }
 
 /// The state that the threads share.
 struct Shared<P: Protocol> {
     protocol: P,
-    most: usize,
+    bounds: Bounds,
     /// Readable once the server ends.
     wake: WakeFd,
     connected: Mutex<Vec<Arc<P::Connection>>>,
@@ -79,22 +95,21 @@ struct Shared<P: Protocol> {
 }
 
 impl<P: Protocol> Clients<P> {
-    /// Accepts up to `most` clients at once. At the end they have `grace` to take their replies.
+    /// Accepts clients within bounds.
     ///
     /// # Errors
     /// The system refuses a thread or a descriptor.
     pub fn accept(
         listener: impl Listen<Connection = P::Connection>,
         protocol: P,
-        most: usize,
-        grace: Duration,
+        bounds: Bounds,
     ) -> io::Result<Self> {
         let (connected, ended) = (Mutex::default(), Condvar::new());
-        let shared = Arc::new(Shared { protocol, most, wake: WakeFd::new()?, connected, ended });
+        let shared = Arc::new(Shared { protocol, bounds, wake: WakeFd::new()?, connected, ended });
         let accepting = Arc::clone(&shared);
         let acceptor =
             Builder::new().name(P::THREAD.to_owned()).spawn(move || accepting.accept_all(&listener))?;
-        Ok(Self { shared, acceptor: Some(acceptor), grace })
+        Ok(Self { shared, acceptor: Some(acceptor) })
     }
 
     /// Returns the protocol.
@@ -109,7 +124,7 @@ impl<P: Protocol> Clients<P> {
         self.shared.wake.set();
         // The acceptor catches no panic of its own, and has none to tell.
         let _ = acceptor.join();
-        self.shared.end_all(self.grace);
+        self.shared.end_all(self.shared.bounds.grace);
     }
 }
 
@@ -144,7 +159,14 @@ impl<P: Protocol> Shared<P> {
                 return;
             }
             match listener.accept() {
-                Ok(connection) => self.begin(connection),
+                Ok((connection, address)) if self.bounds.networks.serve(address) => self.begin(connection),
+                Ok((_, address)) => {
+                    let address = address.map_or_else(String::new, |address| address.to_string());
+                    tracing::warn!(
+                        "an {} client at {address} was refused: its address is not allowed",
+                        P::NAME
+                    );
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => {
                     // Too many open files, for example; or the client is gone already.
@@ -158,7 +180,7 @@ impl<P: Protocol> Shared<P> {
     fn begin(self: &Arc<Self>, connection: P::Connection) {
         let connection = Arc::new(connection);
         let mut connected = self.connected.lock();
-        if connected.len() >= self.most {
+        if connected.len() >= self.bounds.most {
             tracing::warn!("an {} client was refused: {} are connected", P::NAME, connected.len());
             return;
         }
@@ -238,10 +260,10 @@ mod tests {
     impl Listen for Listener {
         type Connection = TcpStream;
 
-        fn accept(&self) -> io::Result<TcpStream> {
-            let (stream, _) = self.0.accept()?;
+        fn accept(&self) -> io::Result<(TcpStream, Option<IpAddr>)> {
+            let (stream, client) = self.0.accept()?;
             stream.set_nonblocking(false)?;
-            Ok(stream)
+            Ok((stream, Some(client.ip())))
         }
     }
 
@@ -268,11 +290,12 @@ mod tests {
         }
     }
 
-    fn start(most: usize) -> (Clients<Echo>, SocketAddr) {
+    fn start(most: usize, networks: Networks) -> (Clients<Echo>, SocketAddr) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let address = listener.local_addr().unwrap();
-        (Clients::accept(Listener(listener), Echo, most, Duration::from_secs(5)).unwrap(), address)
+        let bounds = Bounds { most, networks, grace: Duration::from_secs(5) };
+        (Clients::accept(Listener(listener), Echo, bounds).unwrap(), address)
     }
 
     fn connect(address: SocketAddr) -> TcpStream {
@@ -288,7 +311,7 @@ mod tests {
 
     #[test]
     fn clients_are_served_bounded_and_ended() {
-        let (mut clients, address) = start(2);
+        let (mut clients, address) = start(2, Networks::default());
         let (one, two) = (connect(address), connect(address));
         assert!(echoes(&one) && echoes(&two));
         assert!(!echoes(&connect(address)), "a third client is disconnected");
@@ -298,8 +321,17 @@ mod tests {
     }
 
     #[test]
+    fn clients_elsewhere_are_refused() {
+        for (network, is_served) in [("127.0.0.0/8", true), ("::1", false), ("127.0.0.2", false)] {
+            let (mut clients, address) = start(2, Networks::new([network.parse().unwrap()]));
+            assert_eq!(echoes(&connect(address)), is_served, "{network}");
+            clients.end();
+        }
+    }
+
+    #[test]
     fn a_panic_ends_its_client_only() {
-        let (mut clients, address) = start(8);
+        let (mut clients, address) = start(8, Networks::default());
         let (mut one, two) = (connect(address), connect(address));
         assert!(echoes(&one) && echoes(&two));
         one.write_all(&[0]).unwrap();

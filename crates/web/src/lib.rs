@@ -57,5 +57,5 @@ pub use export::Export;
 pub use guard::Secret;
 pub use limits::Limits;
 pub use server::{BindError, Server, Settings, listen};
-pub use tls::{TlsError, tls_config};
+pub use tls::{TlsError, tls_config, tls_config_for_disks};
 pub use views::{Picture, Pictures};

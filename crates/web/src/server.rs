@@ -10,11 +10,11 @@ use crate::limits::Limits;
 use crate::service::Service;
 use crate::views::{Pictures, Views};
 use crate::wire::Connection;
-use papilio_serving::{Clients, Listen, Protocol};
+use papilio_serving::{Bounds, Clients, Listen, Networks, Protocol};
 use rustls::ServerConfig;
 use std::fmt;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
@@ -39,14 +39,17 @@ pub struct Settings {
     pub hosts: Vec<String>,
     /// Bounds of connections.
     pub limits: Limits,
+    /// The networks that clients' addresses are in.
+    pub networks: Networks,
     /// The drawings of the views.
     pub pictures: Option<Box<dyn Pictures>>,
 }
 
 impl Settings {
-    /// The settings of a server without TLS and without pictures.
+    /// The settings of a server for all addresses, without TLS and without pictures.
     pub fn new(secret: Secret) -> Self {
-        Self { secret, tls: None, hosts: Vec::new(), limits: Limits::default(), pictures: None }
+        let (limits, networks) = (Limits::default(), Networks::default());
+        Self { secret, tls: None, hosts: Vec::new(), limits, networks, pictures: None }
     }
 }
 
@@ -101,10 +104,10 @@ impl AsFd for Listener {
 impl Listen for Listener {
     type Connection = Connection;
 
-    fn accept(&self) -> io::Result<Connection> {
-        let (stream, _) = self.0.accept()?;
+    fn accept(&self) -> io::Result<(Connection, Option<IpAddr>)> {
+        let (stream, client) = self.0.accept()?;
         stream.set_nonblocking(false)?;
-        Ok(Connection::new(stream))
+        Ok((Connection::new(stream), Some(client.ip())))
     }
 }
 
@@ -138,7 +141,8 @@ impl Server {
             tls: settings.tls,
         };
         let (most, grace) = (settings.limits.connections, settings.limits.grace);
-        let clients = Clients::accept(Listener(listener), Web(service), most, grace).map_err(failed)?;
+        let bounds = Bounds { most, networks: settings.networks, grace };
+        let clients = Clients::accept(Listener(listener), Web(service), bounds).map_err(failed)?;
         Ok(Self { clients, address, token, is_tls })
     }
 

@@ -218,6 +218,7 @@ pub const JOBS: &[Job] = &[
     fuzz("node"),
     fuzz("item"),
     fuzz("send_stream"),
+    fuzz("nfs_record"),
     fuzz("web_request"),
     fuzz("web_xml"),
     fuzz("receive"),

@@ -62,6 +62,8 @@ mod scrub;
 mod send;
 mod serve;
 mod serve_http;
+mod serve_nfs;
+mod serve_tls;
 #[cfg(target_os = "linux")]
 mod serve_vhost_user;
 mod setfattr;
@@ -80,6 +82,8 @@ mod umount;
 mod until_signal;
 mod verity;
 mod versions;
+
+pub use serve_tls::TlsFiles;
 
 use crate::context::Context;
 use clap::{Args as _, Subcommand};

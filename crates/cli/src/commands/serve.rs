@@ -1,6 +1,6 @@
 //! `papilio serve`: shows a disk image, or the file system in it, to clients of a network protocol.
-//! [`super::serve_http`] has the part for browsers, [`super::serve_vhost_user`] that for virtual
-//! machines.
+//! [`super::serve_nfs`] has the part for NFS, [`super::serve_http`] that for browsers, and
+//! [`super::serve_vhost_user`] that for virtual machines.
 //!
 //! The steps, in this order:
 //! 1. Block signals, before the first thread starts.
@@ -9,20 +9,22 @@
 //! 4. Wait for a signal; a second one ends the process at once.
 //! 5. Let the requests in flight end, flush the image, and unlock it.
 
-use super::serve_http::{HTTP_PORT, HttpArgs};
+use super::serve_http::{HTTP_PORT, HttpArgs, WebClients};
+use super::serve_nfs::{NFS_PORT, NfsArgs};
+use super::serve_tls::{TlsArgs, TlsFiles};
 #[cfg(target_os = "linux")]
 use super::serve_vhost_user::VhostUserArgs;
 use super::until_signal::wait_for_signal;
 use crate::UsageError;
 use crate::context::Context;
 use crate::holder;
-use crate::path::{ImagePath, parse_image_path};
+use crate::web_front_end::web_front_end;
 use anyhow::Context as _;
-use papilio::FileSystem;
 use papilio::device::{Access, Device, DeviceOptions, split_partition};
 use papilio_fuse::signals::Signals;
-use papilio_nbd::{Address, Export, Server};
+use papilio_nbd::{Address, Export, Server, Settings};
 use papilio_sandbox::{Job, Sandbox};
+use papilio_serving::{Network, Networks};
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -30,13 +32,8 @@ use std::sync::Arc;
 
 /// The port that IANA assigned to NBD.
 const NBD_PORT: u16 = 10809;
-/// The port of NFS.
-const NFS_PORT: u16 = 2049;
 /// The most NBD clients at once.
 const NBD_CONNECTIONS: u16 = 16;
-/// Bytes of data that the page cache of an NFS export may hold.
-const NFS_CACHE: u64 = 256 << 20;
-
 /// Serve a disk image by NBD, or the file system in it by NFS, HTTP or virtiofs
 ///
 /// With --nbd, clients see the disk in the image, whatever its format: raw, qcow2, VMDK,
@@ -49,8 +46,9 @@ const NFS_CACHE: u64 = 256 << 20;
 /// The command prints the URI of the export on standard output, and serves until SIGINT or SIGTERM
 /// arrives. Then it ends the requests in flight, flushes the image and unlocks it.
 /// NBD and NFS have no passwords. Every NBD client that can connect can read, and write unless
-/// --read-only. An NFS client names its users, and each call has the permissions of its user. HTTP
-/// clients need the token in the URL that the command prints, or a password.
+/// --read-only; --tls-client-ca asks clients for certificates. An NFS client names its users, and
+/// each call has the permissions of its user. HTTP clients need the token in the URL that the
+/// command prints, or a password.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The image or device; with --nfs and --http, also a directory in it
@@ -75,6 +73,9 @@ pub struct Args {
     /// [default: 127.0.0.1:10809, for NFS 127.0.0.1:2049, for HTTP 127.0.0.1:8080]
     #[arg(long, value_name = "ADDR[:PORT]")]
     listen: Option<String>,
+    /// Serve only clients with these addresses, or in these networks; further ones are disconnected
+    #[arg(long, value_name = "ADDR[/BITS]", value_delimiter = ',', conflicts_with = "socket")]
+    allow: Vec<Network>,
     /// The name of the export; clients that name none get it, too
     #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
     export: String,
@@ -82,42 +83,14 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     connections: Option<u16>,
     #[command(flatten)]
-    squash: SquashArgs,
+    files: NfsArgs,
     #[command(flatten)]
     web: HttpArgs,
+    #[command(flatten)]
+    tls: TlsArgs,
     #[cfg(target_os = "linux")]
     #[command(flatten)]
     machine: VhostUserArgs,
-}
-
-/// The users that NFS clients' users become.
-#[derive(Debug, clap::Args)]
-struct SquashArgs {
-    /// NFS: trust a client's root as root; by default it is mapped to the anonymous user
-    #[arg(long, conflicts_with_all = ["nbd", "http"], overrides_with = "root_squash")]
-    no_root_squash: bool,
-    /// NFS: map a client's root to the anonymous user; this is the default
-    #[arg(long, conflicts_with_all = ["nbd", "http"], overrides_with = "no_root_squash")]
-    root_squash: bool,
-    /// NFS: map every user to the anonymous one
-    #[arg(long, conflicts_with_all = ["nbd", "http"])]
-    all_squash: bool,
-    /// NFS: the anonymous user. 0 may do everything
-    #[arg(long, value_name = "UID", default_value_t = NOBODY, conflicts_with_all = ["nbd", "http"])]
-    anon_uid: u32,
-    /// NFS: the anonymous group
-    #[arg(long, value_name = "GID", default_value_t = NOBODY, conflicts_with_all = ["nbd", "http"])]
-    anon_gid: u32,
-}
-
-/// The anonymous user of the kernel's NFS server.
-const NOBODY: u32 = 65534;
-
-impl SquashArgs {
-    fn squash(&self) -> papilio_nfs::Squash {
-        let squash = papilio_nfs::Squash::default().root(!self.no_root_squash).all(self.all_squash);
-        squash.anonymous(self.anon_uid, self.anon_gid)
-    }
 }
 
 impl Args {
@@ -134,60 +107,48 @@ impl Args {
             return Err(UsageError::new(given).into());
         }
         let signals = Signals::block().context("cannot block signals")?;
-        if self.http {
-            let (address, sandbox) = (self.address(HTTP_PORT), self.sandbox(context));
-            return self.web.serve(context, signals, (&self.image, &address), self.connections, sandbox);
+        let (networks, sandbox) = (Networks::new(self.allow.iter().copied()), self.sandbox(context));
+        if self.nfs {
+            let (address, image) = (self.address(NFS_PORT), &*self.image);
+            let given = (image, &*address, self.read_only);
+            return self.files.serve(context, signals, given, networks, sandbox);
         }
-        if self.nfs { self.serve_files(context, signals) } else { self.serve_disk(context, signals) }
+        let tls = self.tls.read()?;
+        if self.http {
+            let clients = WebClients { connections: self.connections, networks, tls };
+            let address = self.address(HTTP_PORT);
+            return self.web.serve(context, signals, (&self.image, &address), clients, sandbox);
+        }
+        let mut settings = Settings::new(self.connections.unwrap_or(NBD_CONNECTIONS).into());
+        settings.networks = networks;
+        settings.tls = tls.as_ref().map(disk_tls).transpose()?;
+        self.serve_disk(context, signals, settings, sandbox)
     }
 
-    fn serve_disk(&self, context: &Context, signals: Signals) -> anyhow::Result<()> {
+    fn serve_disk(
+        &self,
+        context: &Context,
+        signals: Signals,
+        settings: Settings,
+        sandbox: Sandbox,
+    ) -> anyhow::Result<()> {
         let image = Path::new(&self.image);
         let address = match &self.socket {
             Some(path) => Address::Unix(path.clone()),
             None => Address::Tcp(self.address(NBD_PORT)),
         };
         let listener = address.listen()?;
-        self.confine(context);
+        context.confine(sandbox, []);
         let device = self.open(context)?;
         context.seal();
         let export = Export::new(self.export.clone(), device).map_err(UsageError::new)?;
-        let server = Server::start_on(listener, export, self.connections.unwrap_or(NBD_CONNECTIONS).into())?;
-        if server.is_public() {
-            context.warning("NBD has no passwords: other machines can reach this address");
+        let is_for_all = settings.tls.is_none() && settings.networks.are_all();
+        let server = Server::start_on(listener, export, settings)?;
+        if server.is_public() && is_for_all {
+            context.warning("NBD has no passwords: other machines can reach this address; see --allow");
         }
         wait_for_signal(server.uri(), signals)?;
         server.stop().with_context(|| format!("{}: cannot flush", image.display()))
-    }
-
-    fn serve_files(&self, context: &Context, signals: Signals) -> anyhow::Result<()> {
-        let ImagePath { image, path } = parse_image_path(&self.image)?;
-        let listener = papilio_nfs::listen(&self.address(NFS_PORT))?;
-        self.confine(context);
-        let options = context.options_for(&image).write(!self.read_only).cache_bytes(NFS_CACHE);
-        let devices = papilio::open_devices(&image, &options).map_err(holder::explain)?;
-        // Before the file system starts threads.
-        context.seal();
-        let fs = FileSystem::from_devices(devices, &options).map_err(holder::explain)?;
-        context.warn_of_older(&image, &fs);
-        let export = papilio_nfs::Export::new(fs.clone(), &path, self.read_only)?;
-        let export = export.squash(self.squash.squash());
-        let server = papilio_nfs::Server::start_on(listener, export)?;
-        if server.is_public() {
-            context.warning(
-                "NFS version 3 has no passwords: other machines can reach this address, \
-                 and choose the users that they act for",
-            );
-        }
-        wait_for_signal(&server.uri(), signals)?;
-        let failed = || format!("{}: cannot write everything", image.display());
-        server.stop().with_context(failed)?;
-        fs.close().with_context(failed)
-    }
-
-    /// Leaves this run with the right to serve the image. The socket listens already.
-    fn confine(&self, context: &Context) {
-        context.confine(self.sandbox(context), []);
     }
 
     fn sandbox(&self, context: &Context) -> Sandbox {
@@ -225,4 +186,13 @@ impl Args {
         };
         opened.map_err(|error| holder::explain(papilio::Error::from(error)))
     }
+}
+
+/// Returns the TLS of this program for the clients of a disk.
+fn disk_tls(files: &TlsFiles) -> anyhow::Result<Arc<dyn papilio_nbd::Tls>> {
+    let front_end = web_front_end().context(
+        "serve: TLS is in the program papilio-web, which is not installed; `make build WEB=1` builds \
+         it, and it belongs beside this program or in ../lib/papilio",
+    )?;
+    front_end.disk_tls(files)
 }

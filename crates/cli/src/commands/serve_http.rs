@@ -3,6 +3,7 @@
 //! The server itself is in the program `papilio-web`. The steps are those of the other protocols:
 //! everything that the server needs from the host is read before it gives up its rights.
 
+use super::serve_tls::TlsFiles;
 use super::until_signal::wait_for_signal;
 use crate::UsageError;
 use crate::context::Context;
@@ -13,6 +14,7 @@ use anyhow::Context as _;
 use papilio::FileSystem;
 use papilio_fuse::signals::Signals;
 use papilio_sandbox::Sandbox;
+use papilio_serving::Networks;
 use std::ffi::OsStr;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -30,12 +32,6 @@ pub struct HttpArgs {
     /// HTTP: act as this user and group of the file system; without it, as root
     #[arg(long, value_name = "UID[:GID]", conflicts_with_all = ["nbd", "nfs"], value_parser = parse_user)]
     user: Option<(u32, u32)>,
-    /// HTTP: the certificate of the server with its chain, in PEM
-    #[arg(long, value_name = "FILE", requires = "tls_key", conflicts_with_all = ["nbd", "nfs"], value_hint = clap::ValueHint::FilePath)]
-    tls_cert: Option<PathBuf>,
-    /// HTTP: the private key of the certificate, in PEM
-    #[arg(long, value_name = "FILE", requires = "tls_cert", conflicts_with_all = ["nbd", "nfs"], value_hint = clap::ValueHint::FilePath)]
-    tls_key: Option<PathBuf>,
     /// HTTP: the file with the password that clients must know, instead of a token in the URL
     #[arg(long, value_name = "FILE", conflicts_with_all = ["nbd", "nfs"], value_hint = clap::ValueHint::FilePath)]
     password_file: Option<PathBuf>,
@@ -45,6 +41,13 @@ pub struct HttpArgs {
     /// HTTP: let other machines connect without TLS or without a password of yours
     #[arg(long, conflicts_with_all = ["nbd", "nfs"])]
     insecure: bool,
+}
+
+/// The clients that are served.
+pub struct WebClients {
+    pub connections: Option<u16>,
+    pub networks: Networks,
+    pub tls: Option<TlsFiles>,
 }
 
 fn parse_user(text: &str) -> Result<(u32, u32), String> {
@@ -61,7 +64,7 @@ impl HttpArgs {
         context: &Context,
         signals: Signals,
         (image, address): (&OsStr, &str),
-        connections: Option<u16>,
+        clients: WebClients,
         sandbox: Sandbox,
     ) -> anyhow::Result<()> {
         let Some(front_end) = web_front_end() else {
@@ -71,7 +74,7 @@ impl HttpArgs {
             );
         };
         let ImagePath { image, path } = parse_image_path(image)?;
-        let tls = self.tls()?;
+        let tls = clients.tls;
         let password = self.password_file.as_deref().map(read_password).transpose()?;
         let listener = TcpListener::bind(address).with_context(|| format!("cannot listen on {address}"))?;
         self.check_reach(&listener, tls.is_some() && password.is_some())?;
@@ -89,7 +92,8 @@ impl HttpArgs {
         job.tls = tls;
         job.password = password;
         job.hosts.clone_from(&self.host);
-        job.connections = connections.map(usize::from);
+        job.connections = clients.connections.map(usize::from);
+        job.networks = clients.networks;
         let server = front_end.start(listener, job)?;
         if self.user.is_none() && context.verbosity >= 0 {
             let does = if self.writable { "reads and changes" } else { "reads" };
@@ -99,14 +103,6 @@ impl HttpArgs {
         let failed = || format!("{}: cannot write everything", image.display());
         server.stop().with_context(failed)?;
         fs.close().with_context(failed)
-    }
-
-    fn tls(&self) -> anyhow::Result<Option<(Vec<u8>, Vec<u8>)>> {
-        let read = |path: &Path| std::fs::read(path).with_context(|| path.display().to_string());
-        match (&self.tls_cert, &self.tls_key) {
-            (Some(certificate), Some(key)) => Ok(Some((read(certificate)?, read(key)?))),
-            _ => Ok(None),
-        }
     }
 
     /// Refuses to be reached by other machines without TLS and a password.

@@ -26,7 +26,7 @@ pub struct VhostUserArgs {
         long,
         value_name = "SOCKET",
         value_hint = clap::ValueHint::FilePath,
-        conflicts_with_all = ["nbd", "nfs", "http", "socket", "listen", "export", "connections"]
+        conflicts_with_all = ["nbd", "nfs", "http", "socket", "listen", "allow", "export", "connections"]
     )]
     pub vhost_user: Option<PathBuf>,
     /// virtiofs: the name that the guest mounts: mount -t virtiofs NAME /mnt

@@ -3,13 +3,15 @@
 
 use crate::common::{binary, fail, papilio, succeed, succeed_text, text};
 use papilio_oracle::{Need, Scratch, require};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 
 /// A server, which is killed if the test fails.
 struct Server {
     process: Child,
     uri: String,
+    _state: tempfile::TempDir,
 }
 
 impl Server {
@@ -18,13 +20,21 @@ impl Server {
     }
 
     fn of(protocol: &str, arguments: &[&str]) -> Self {
+        Self::at(protocol, "127.0.0.1:0", arguments)
+    }
+
+    fn at(protocol: &str, address: &str, arguments: &[&str]) -> Self {
+        let state = tempfile::tempdir().unwrap();
         let mut command = Command::new(binary());
-        command.args(["serve", &format!("--{protocol}"), "--listen", "127.0.0.1:0"]).args(arguments);
-        let mut process = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        command.args(["serve", &format!("--{protocol}"), "--listen", address]).args(arguments);
+        command.env("XDG_STATE_HOME", state.path());
+        let mut process =
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut uri = String::new();
         BufReader::new(process.stdout.take().unwrap()).read_line(&mut uri).unwrap();
-        assert!(uri.starts_with(&format!("{protocol}://127.0.0.1")), "{uri:?}");
-        Self { process, uri: uri.trim_end().to_owned() }
+        let host = address.rsplit_once(':').unwrap().0;
+        assert!(uri.starts_with(&format!("{protocol}://{host}")), "{uri:?}");
+        Self { process, uri: uri.trim_end().to_owned(), _state: state }
     }
 
     /// Runs qemu-io on the export, and returns whether it succeeds.
@@ -38,11 +48,19 @@ impl Server {
         output.status.success() && !text(&output.stdout).contains("failed")
     }
 
-    /// Ends the server by a signal, which it must obey.
-    fn end(mut self, signal: &str) {
+    fn port(&self) -> u16 {
+        let digits = self.uri.rsplit(['=', ':']).next().unwrap();
+        digits.parse().unwrap_or_else(|_| panic!("{}", self.uri))
+    }
+
+    /// Ends the server by a signal, which it must obey. Returns its messages.
+    fn end(mut self, signal: &str) -> String {
         let pid = self.process.id().to_string();
         assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
         assert!(self.process.wait().unwrap().success());
+        let mut messages = String::new();
+        self.process.stderr.take().unwrap().read_to_string(&mut messages).unwrap();
+        messages
     }
 }
 
@@ -88,6 +106,13 @@ fn partition_and_qcow2_are_served_and_closed_by_a_signal() {
     let server = Server::start(&["--export", "x", &qcow2]);
     assert!(server.uri.ends_with("/x"));
     assert!(server.io("write -P 9 40M 1M") && server.io("write -z 16M 1M") && server.io("read -P 9 40M 1M"));
+    // Holes of qcow2: clients need not read 60 of the 64 MiB.
+    let map =
+        Command::new("qemu-img").args(["map", "--output=json", "-f", "raw", &server.uri]).output().unwrap();
+    let map: serde_json::Value = serde_json::from_slice(&map.stdout).unwrap();
+    let data = map.as_array().unwrap().iter().filter(|run| run["data"] == true);
+    let data: u64 = data.map(|run| run["length"].as_u64().unwrap()).sum();
+    assert!((1 << 20..4 << 20).contains(&data), "{map}");
     server.end("-TERM");
     run(&["check", "-q", &qcow2]);
     let mut expected = after;
@@ -137,6 +162,81 @@ fn a_directory_is_served_to_nfs_clients() {
     assert_eq!(output.status.code(), Some(2));
     let output = papilio(["serve", "--nfs", "--nbd", &image]);
     assert_eq!(output.status.code(), Some(2));
+}
+
+/// Returns whether a server that listens on this address answers a call of NFS that does nothing.
+fn answers_null(host: &str, port: u16) -> bool {
+    let mut stream = TcpStream::connect((host, port)).unwrap();
+    let words = [1 << 31 | 40, 1, 0, 2, 100_003, 3, 0, 0, 0, 0, 0_u32];
+    let call: Vec<u8> = words.into_iter().flat_map(u32::to_be_bytes).collect();
+    let mut reply = [0; 28];
+    stream.write_all(&call).is_ok() && stream.read_exact(&mut reply).is_ok() && reply[24..] == [0; 4]
+}
+
+#[test]
+fn only_clients_of_allowed_addresses_are_served() {
+    let scratch = Scratch::new(1 << 30).unwrap();
+    let image = scratch.path().join("image").to_str().unwrap().to_owned();
+    succeed(["mkfs", "-q", "--size", "256M", &image]);
+    for (allowed, is_served) in
+        [("127.0.0.1", true), ("10.0.0.0/8,127.0.0.0/8", true), ("10.0.0.0/8", false), ("::1", false)]
+    {
+        let server = Server::of("nfs", &["--allow", allowed, &image]);
+        assert_eq!(answers_null("127.0.0.1", server.port()), is_served, "{allowed}");
+        let messages = server.end("-TERM");
+        let refused = "an NFS client at 127.0.0.1 was refused: its address is not allowed";
+        assert_eq!(messages.contains(refused), !is_served, "{allowed}: {messages}");
+    }
+    let server = Server::of("nbd", &["--allow", "10.0.0.0/8", &image]);
+    let mut byte = [0];
+    assert!(matches!(
+        TcpStream::connect(("127.0.0.1", server.port())).unwrap().read(&mut byte),
+        Ok(0) | Err(_)
+    ));
+    assert!(server.end("-TERM").contains("an NBD client at 127.0.0.1 was refused"));
+    for bad in ["10.0.0.0/33", "somewhere", ""] {
+        let output = papilio(["serve", "--nbd", "--allow", bad, &image]);
+        assert!(output.status.code() == Some(2) && text(&output.stderr).contains("is no address"), "{bad}");
+    }
+    let output = papilio(["serve", "--nbd", "--socket", "s", "--allow", "::1", &image]);
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn servers_listen_on_addresses_of_version_6() {
+    if TcpStream::connect("[::1]:1").is_err_and(|error| error.kind() != std::io::ErrorKind::ConnectionRefused)
+    {
+        return println!("skipped: the host has no IPv6");
+    }
+    let scratch = Scratch::new(1 << 30).unwrap();
+    let image = scratch.path().join("image").to_str().unwrap().to_owned();
+    succeed(["mkfs", "-q", "--size", "256M", &image]);
+    let server = Server::at("nfs", "[::1]:0", &["--allow", "::1", &image]);
+    assert!(server.uri.starts_with("nfs://[::1]/papilio?"), "{}", server.uri);
+    assert!(answers_null("::1", server.port()));
+    server.end("-TERM");
+    let server = Server::at("nbd", "[::1]:0", &[&image]);
+    let mut greeting = [0; 8];
+    TcpStream::connect(("::1", server.port())).unwrap().read_exact(&mut greeting).unwrap();
+    assert_eq!(&greeting, b"NBDMAGIC");
+    server.end("-TERM");
+}
+
+#[test]
+fn the_secret_of_handles_is_kept() {
+    let scratch = Scratch::new(1 << 30).unwrap();
+    let at = |name: &str| scratch.path().join(name).to_str().unwrap().to_owned();
+    let (image, key) = (at("image"), at("key"));
+    succeed(["mkfs", "-q", "--size", "256M", &image]);
+    Server::of("nfs", &["--handle-key", &key, &image]).end("-TERM");
+    let first = std::fs::read(&key).unwrap();
+    Server::of("nfs", &["--handle-key", &key, &image]).end("-TERM");
+    assert_eq!(std::fs::read(&key).unwrap(), first);
+    let server = Server::of("nfs", &[&image]);
+    assert_eq!(std::fs::read(server._state.path().join("papilio/nfs.key")).unwrap().len(), first.len());
+    server.end("-TERM");
+    fail(1, "it needs mode 600", ["serve", "--nfs", "--handle-key", &image, &image]);
+    fail(1, "none/key", ["serve", "--nfs", "--handle-key", &format!("{image}/none/key"), &image]);
 }
 
 #[test]

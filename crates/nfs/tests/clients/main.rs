@@ -1,8 +1,11 @@
 //! The server with stock clients (libnfs), and the calls of the protocol one by one.
 
 mod calls;
+mod garbage;
+mod many;
 mod permissions;
 mod raw;
+mod restart;
 mod stock;
 
 use papilio::{FileSystem, MkfsOptions, OpenOptions};

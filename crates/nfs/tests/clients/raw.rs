@@ -171,6 +171,20 @@ impl Raw {
         status(found).map(|ok| ok.count as usize)
     }
 
+    /// Returns the verifier of the server, which a write of nothing tells.
+    pub fn write_verifier(&self, file: &nfs_fh3) -> [u8; 8] {
+        let (data, stable) = (Opaque::borrowed(&[]), stable_how::UNSTABLE);
+        let arguments = WRITE3args { file: file.clone(), offset: 0, count: 0, stable, data };
+        let found: WRITE3res = self.nfs(P::NFSPROC3_WRITE, &arguments);
+        status(found).unwrap().verf.0
+    }
+
+    /// Sends bytes that are no record, and disconnects.
+    pub fn send_and_leave(self, bytes: &[u8]) {
+        let mut stream = &self.stream;
+        stream.write_all(bytes).unwrap();
+    }
+
     pub fn commit(&self, file: &nfs_fh3) -> Status<()> {
         let arguments = COMMIT3args { file: file.clone(), offset: 0, count: 0 };
         let found: COMMIT3res = self.nfs(P::NFSPROC3_COMMIT, &arguments);

@@ -9,13 +9,14 @@
 //! held, so that one that was killed is not taken for a running one.
 
 use crate::context::Context;
-use anyhow::{Context as _, bail};
+use crate::state_folder::state_folder;
+use anyhow::Context as _;
 use papilio::format::{PhysicalAddress, Uuid};
 use papilio::{DeviceId, LogicalAddress, ScrubCounts, ScrubDevice, ScrubReport};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// The report of a scrub, with its times.
 #[derive(Clone, Debug)]
@@ -193,16 +194,7 @@ impl State {
 impl Folder {
     /// Returns the files of a file system; makes the folder.
     pub fn of(fsid: Uuid) -> anyhow::Result<Self> {
-        let path = if let Some(state) = std::env::var_os("XDG_STATE_HOME").filter(|value| !value.is_empty()) {
-            Path::new(&state).join("papilio")
-        } else if rustix::process::geteuid().is_root() {
-            PathBuf::from("/var/lib/papilio")
-        } else if let Some(home) = std::env::var_os("HOME").filter(|value| !value.is_empty()) {
-            Path::new(&home).join(".local/state/papilio")
-        } else {
-            bail!("no directory for the state of the scrub: set XDG_STATE_HOME");
-        };
-        fs::create_dir_all(&path).with_context(|| format!("{}: cannot create", path.display()))?;
+        let path = state_folder("the state of the scrub")?;
         Ok(Self { path: Some(path), fsid })
     }
 
