@@ -349,7 +349,7 @@ fn subvolumes_and_flags_stay_as_they_are_named() {
     fail(1, "subvolumes that the new content lacks: taken; name or delete them", arguments.concat());
     assert!(fs::read(&image).unwrap() == before, "a refused update changes nothing");
     succeed(["subvolume", "delete", &taken]);
-    // What is no subvolume any more becomes a directory, and the flags of others go.
+    // The flags of subvolumes and directories that are not named any more go.
     let fewer = ["--subvol", "home"];
     fail(1, "subvolumes that the new content lacks: snapshots", {
         [&["mkfs", "--update", "--rootdir", string(&source)], &fewer[..], &[string(&image)]].concat()

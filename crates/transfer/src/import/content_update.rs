@@ -31,8 +31,8 @@ impl MkfsContent {
     /// Where files are compressed, parts of 128 KiB are compared and written, else whole sectors.
     ///
     /// The only image may grow if it is a regular file, unless the size is given
-    /// ([`MkfsContent::sized`]). With [`MkfsContent::shrink`], what is unused at its end is cut off
-    /// afterwards; no data is moved for it.
+    /// ([`MkfsContent::sized`]). With [`MkfsContent::shrink`], its unused end is cut off. No data
+    /// is moved for it.
     ///
     /// # Errors
     /// Errors of opening the file system, of the source, and those that the observer does not skip;

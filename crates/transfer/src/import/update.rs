@@ -56,7 +56,7 @@ struct VisitedDirectory {
 }
 
 /// A regular file that is compared.
-struct Comparison {
+struct ComparedFile {
     file: File,
     attributes: MemberAttributes,
     size: u64,
@@ -70,7 +70,7 @@ struct Comparison {
 pub(super) struct TreeUpdater<'a> {
     pub(super) writer: TreeWriter<'a>,
     directories: Vec<VisitedDirectory>,
-    comparison: Option<Comparison>,
+    comparison: Option<ComparedFile>,
     /// The inodes with several names that were kept.
     kept: HashSet<(TreeId, InodeNumber)>,
     /// The flags of directories that new files inherit, by inode.
@@ -286,7 +286,7 @@ impl<'a> TreeUpdater<'a> {
         let opened = there.open();
         match self.writer.report(opened)? {
             Some(file) => {
-                let comparison = Comparison { file, attributes, size, end: 0, path_length, changed: false };
+                let comparison = ComparedFile { file, attributes, size, end: 0, path_length, changed: false };
                 self.comparison = Some(comparison);
             }
             None => self.writer.truncate_path(path_length),
@@ -381,7 +381,7 @@ impl<'a> TreeUpdater<'a> {
     }
 }
 
-impl Comparison {
+impl ComparedFile {
     /// Makes a range read as zeros.
     fn hole(&mut self, range: Range<u64>, buffer: &mut [u8]) -> Result<()> {
         let end = range.end.min(self.file.len());

@@ -68,9 +68,9 @@ pub struct ContentArgs {
     /// --rootdir, and write only what differs
     ///
     /// Files that the directory lacks are removed. Files are compared byte by byte, since builds
-    /// often give all of them the same time. An image file grows where that is necessary. Subvolumes
-    /// have to be named as when the image was made; others are refused. After an interruption,
-    /// another run does the rest.
+    /// often give all of them the same time. An image file grows where that is necessary. Name
+    /// subvolumes as when the image was made; others are refused. After an interruption, another
+    /// run does the rest.
     #[arg(
         long,
         requires = "rootdir",
