@@ -66,7 +66,7 @@ impl ImageExtents {
                 reserved.iter().any(|other| other.start < range.end && range.start < other.end)
             };
             let Some(own) = reserved.iter().find(|range| range.contains(&offset)) else {
-                if places != [offset..end] {
+                if places.len() != 1 || places[0] != (offset..end) {
                     return moved("lies elsewhere on the device, as after a balance");
                 }
                 if is_superblocks(&(offset..end)) {

@@ -185,7 +185,7 @@ pub(crate) fn point_to(superblock: &[u8], place: u64) -> Option<Vec<u8>> {
     if ARRAY_START + array > FIRST_IN_ARRAY {
         return None;
     }
-    let pointer = TAG << PLACE_BITS | place / SUPERBLOCK_SIZE as u64;
+    let pointer = (TAG << PLACE_BITS) | (place / SUPERBLOCK_SIZE as u64);
     let mut bytes = superblock.to_vec();
     for at in POINTERS {
         bytes[at..at + 8].copy_from_slice(&pointer.to_le_bytes());

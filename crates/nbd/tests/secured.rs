@@ -95,7 +95,7 @@ impl Client {
         self.is_secure = true;
     }
 
-    fn is_closed(mut self) -> bool {
+    fn is_closed(&mut self) -> bool {
         matches!(self.stream.read(&mut [0]), Ok(0) | Err(_))
     }
 }

@@ -406,7 +406,7 @@ fn wrong_updates_are_refused() {
         fs::create_dir(&hidden).unwrap();
         fs::write(hidden.join("kept"), "kept").unwrap();
         succeed(["mkfs", "-f", "--rootdir", string(&source), string(&image)]);
-        fs::set_permissions(&hidden, Permissions::from_mode(0)).unwrap();
+        fs::set_permissions(&hidden, Permissions::from_mode(0o000)).unwrap();
         for path in [scratch.path(), &source, &image] {
             fs::set_permissions(path, Permissions::from_mode(0o777)).unwrap();
         }

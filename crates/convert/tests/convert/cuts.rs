@@ -161,7 +161,7 @@ impl<'a> Judge<'a> {
             let what = |kind: &str| format!("moment {moment} of {count}, {kind}");
             // Checks by other programs take long: of a few states, the last ones have them, and of
             // many, each eighth.
-            let is_checked = |at: usize| if wanted > FEW { at % 8 == 0 } else { moment > last };
+            let is_checked = |at: usize| if wanted > FEW { at.is_multiple_of(8) } else { moment > last };
             self.judge(replay.durable().remove(0), &what("only what is durable"), is_checked(0));
             self.judge(replay.everything().remove(0), &what("all writes"), is_checked(0));
             for seed in 0..drawn {

@@ -119,12 +119,22 @@ pub fn list(trees: &Trees) -> Result<Vec<Subvolume>> {
             parents.insert(id, parent);
         }
     }
-    ids.into_iter()
-        .map(|id| {
-            let open = trees.get(id, "a subvolume's root item")?;
-            Ok(describe(trees, &open, &parents))
-        })
-        .collect()
+    let mut all = Vec::with_capacity(ids.len());
+    for id in ids {
+        match trees.find(id)? {
+            Some(open) => all.push(describe(trees, &open, &parents)),
+            None if is_gone(trees, id)? => {}
+            None => drop(trees.get(id, "a subvolume's root item")?),
+        }
+    }
+    Ok(all)
+}
+
+/// Returns whether the root tree has nothing of a subvolume any more: the cleaner has freed its
+/// tree since it was listed.
+fn is_gone(trees: &Trees, id: TreeId) -> Result<bool> {
+    let item = trees.root_tree().range(Key::first_of(id.0)..=Key::last_of(id.0)).next();
+    Ok(item.transpose()?.is_none())
 }
 
 /// Describes one subvolume by its id.

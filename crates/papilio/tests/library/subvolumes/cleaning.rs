@@ -64,6 +64,34 @@ fn cleaning_continues_after_a_crash_between_steps() {
 }
 
 #[test]
+fn subvolumes_are_listed_while_others_are_freed() {
+    let device = formatted(256 << 20);
+    let fs = open(&device);
+    fs.create_subvolume("/kept").unwrap();
+    std::thread::scope(|scope| {
+        let work = scope.spawn(|| {
+            for round in 0..150 {
+                for number in 0..4 {
+                    fs.snapshot("/kept", format!("/{round}-{number}"), false).unwrap();
+                }
+                for number in 0..4 {
+                    fs.delete_subvolume(format!("/{round}-{number}")).unwrap();
+                }
+                fs.clean_subvolumes().unwrap();
+            }
+        });
+        let mut lists = 0;
+        while !work.is_finished() || lists == 0 {
+            let all = fs.subvolumes().unwrap();
+            assert!(all.iter().any(|subvolume| subvolume.path.as_deref() == Some(b"kept")), "{all:?}");
+            lists += 1;
+        }
+    });
+    assert_eq!(fs.subvolumes().unwrap().len(), 2);
+    close_clean(fs, &device);
+}
+
+#[test]
 fn subvolumes_that_share_blocks_are_changed_and_deleted_concurrently() {
     let device = formatted_with(1 << 30, &MkfsOptions::new().node_size(4096));
     let fs = open(&device);
