@@ -349,6 +349,12 @@ fn subvolumes_and_flags_stay_as_they_are_named() {
     fail(1, "subvolumes that the new content lacks: taken; name or delete them", arguments.concat());
     assert!(fs::read(&image).unwrap() == before, "a refused update changes nothing");
     succeed(["subvolume", "delete", &taken]);
+    // A subvolume that the directory lacks is refused before anything is removed.
+    fs::rename(source.join("home"), source.join("house")).unwrap();
+    let arguments = [&["mkfs", "--update", "--rootdir", string(&source)], &options[..], &[string(&image)]];
+    fail(1, "subvolume home: the source has no such directory", arguments.concat());
+    assert_eq!(succeed(["cat", &format!("{}:/home/f", image.display())]), b"other");
+    fs::rename(source.join("house"), source.join("home")).unwrap();
     // The flags of subvolumes and directories that are not named any more go.
     let fewer = ["--subvol", "home"];
     fail(1, "subvolumes that the new content lacks: snapshots", {

@@ -164,6 +164,11 @@ impl Populate {
         done: &mut Updated,
     ) -> Result<()> {
         self.refuse_other_subvolumes(into)?;
+        // A subvolume that the source lacks would be emptied before it is missed.
+        let missing = |path: &&Vec<u8>| !from.join(OsStr::from_bytes(path)).is_dir();
+        if let Some(path) = self.subvolumes.keys().find(missing) {
+            return Err(no_such_subvolume(path));
+        }
         let writer = self.writer_of(from, into, observer)?;
         let sector = into.file_system().info.volume().geometry().sector_size;
         let mut updater = TreeUpdater::new(writer, compresses, sector as usize);
@@ -257,10 +262,7 @@ impl Populate {
     /// Applies the properties of the new subvolumes once they are filled.
     fn finish_subvolumes(&self, into: &Inode, writer: &TreeWriter<'_>) -> Result<()> {
         for (path, wanted) in &self.subvolumes {
-            let Some(id) = writer.subvolumes.get(path).copied() else {
-                let path = String::from_utf8_lossy(path);
-                return Err(Error::Invalid(format!("subvolume {path}: the source has no such directory")));
-            };
+            let Some(id) = writer.subvolumes.get(path).copied() else { return Err(no_such_subvolume(path)) };
             into.file_system().info.transactions()?.change(NAME_ITEMS, |handle| {
                 if wanted.default {
                     papilio_engine::subvolume::set_default(handle, id)?;
@@ -274,6 +276,11 @@ impl Populate {
         }
         Ok(())
     }
+}
+
+fn no_such_subvolume(path: &[u8]) -> Error {
+    let path = String::from_utf8_lossy(path);
+    Error::Invalid(format!("subvolume {path}: the source has no such directory"))
 }
 
 fn must_be_directory(into: &Inode) -> Result<()> {
