@@ -664,7 +664,7 @@ def test_content_is_updated(tmp_path):
     done = papilio.update_content(image, content=tmp_path / "src")
     assert (done.created, done.changed, done.removed, done.bytes_written) == (0, 0, 0, 0)
     assert papilio.check(image, data_csum=True).is_clean
-    with papilio.open(image, write=True) as fs:
+    with papilio.open(image, "rw") as fs:
         assert fs.path("/d/f").read_bytes() == (tmp_path / "src/d/f").read_bytes()
         fs.create_subvolume("/mine")
     with pytest.raises(ValueError, match="mine"):
