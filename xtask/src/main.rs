@@ -13,6 +13,7 @@ mod judges;
 mod man3;
 mod metadata;
 mod mutants;
+mod nested_cargo;
 mod release;
 mod tidy;
 

@@ -3,11 +3,11 @@
 //! Owns the translation of cargo's JSON. Packages are those of one platform, Linux on x86-64, so
 //! that the answer is the same on every machine and cargo needs no package that no build has.
 
+use crate::nested_cargo::nested_cargo;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 const PLATFORM: &str = "x86_64-unknown-linux-gnu";
 
@@ -40,8 +40,7 @@ impl Metadata {
     /// # Errors
     /// Cargo fails, for example since Cargo.lock is out of date.
     pub fn load(root: &Path) -> Result<Self> {
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let mut command = Command::new(cargo);
+        let mut command = nested_cargo();
         command.args(["metadata", "--locked", "--format-version", "1", "--filter-platform", PLATFORM]);
         let output = command.current_dir(root).output().context("cannot run cargo metadata")?;
         ensure!(output.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&output.stderr));

@@ -8,6 +8,7 @@
 
 use super::corpus::Corpora;
 use super::jobs::{Job, Kind};
+use crate::nested_cargo::nested_cargo;
 use anyhow::{Context, bail};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -227,7 +228,7 @@ fn executions(text: &str) -> u64 {
 
 /// Builds a test and returns its executable.
 fn build_test(root: &Path, package: &str, test: &str, profile: &str) -> anyhow::Result<PathBuf> {
-    let output = Command::new("cargo")
+    let output = nested_cargo()
         .args(["test", "--locked", "--no-run", "--message-format=json-render-diagnostics"])
         .args(["--profile", profile, "-p", package, "--test", test])
         .current_dir(root)
@@ -277,7 +278,7 @@ fn max_length(target: &str) -> usize {
 }
 
 fn build_target(root: &Path, target: &str) -> anyhow::Result<()> {
-    let status = Command::new("cargo")
+    let status = nested_cargo()
         .args(["+nightly", "fuzz", "build", target])
         .args(["--sanitizer", sanitizer(target), "--no-trace-compares"])
         .current_dir(root)

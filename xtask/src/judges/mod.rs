@@ -11,11 +11,12 @@
 mod guest;
 mod report;
 
+use crate::nested_cargo::nested_cargo;
 use anyhow::{Context, bail};
 use guest::{Guest, Kernel, Outcome};
 use report::{Report, Verdict};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 /// The arguments.
@@ -96,7 +97,7 @@ fn parse(root: &Path, arguments: &[&str]) -> anyhow::Result<JudgeOptions> {
 
 /// Builds the test program and returns its path.
 fn build(root: &Path) -> anyhow::Result<PathBuf> {
-    let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+    let output = nested_cargo()
         .current_dir(root)
         // As `make test`, and with the C library's test, so that nothing is built twice: without it
         // other packages have other features.

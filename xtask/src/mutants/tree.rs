@@ -2,6 +2,7 @@
 
 use super::embed::embed;
 use super::listed::{self, Genre, Mutant};
+use crate::nested_cargo::nested_cargo;
 use anyhow::{Context, bail};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -148,7 +149,7 @@ impl Tree {
     }
 
     fn cargo(&self, words: &[&str]) -> anyhow::Result<(bool, Vec<serde_json::Value>)> {
-        let mut command = Command::new("cargo");
+        let mut command = nested_cargo();
         command.args(words).args(["--locked", "--quiet", "--message-format=json", "--profile", "mutants"]);
         command.current_dir(&self.sources).env("CARGO_TARGET_DIR", &self.target);
         let output = command.stderr(Stdio::null()).output().context("cannot run cargo")?;
