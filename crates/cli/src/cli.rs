@@ -8,7 +8,6 @@ use crate::args::{GlobalArgs, HEADING};
 use crate::command_table::help_template;
 use crate::commands::{Command, definition_of};
 use crate::numbers;
-use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -50,11 +49,8 @@ impl Cli {
         if let [_, only] = &arguments[..]
             && (only == "--version" || only == "-V")
         {
-            let mut head = Head::command();
-            return match head.try_get_matches_from_mut(arguments) {
-                Err(version) => Err(version),
-                Ok(_) => Err(head.error(ErrorKind::MissingSubcommand, "a command is missing")),
-            };
+            let version = Head::command().try_get_matches_from(arguments);
+            return Err(version.expect_err("clap makes an error of the version"));
         }
         // Errors and helps come from the whole definition.
         match Self::parse_one_command(&arguments) {

@@ -17,7 +17,7 @@ use papilio_engine::errors::{Error, Result};
 use papilio_format::items::inode::{FileKind, InodeFlags};
 use papilio_format::{InodeNumber, TreeId};
 use papilio_fs::{File, Inode};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::ops::Range;
 
 /// The bytes that are compared at once.
@@ -51,8 +51,10 @@ struct VisitedDirectory {
     seen: HashSet<Vec<u8>>,
     /// Whether something of it could not be read, so that names may be missing from `seen`.
     incomplete: bool,
-    /// Whether the directory existed and was given other attributes or entries.
+    /// Whether the directory was there before.
     existed: bool,
+    /// The flags of which new files inherit NODATACOW.
+    flags: InodeFlags,
 }
 
 /// A regular file that is compared.
@@ -73,8 +75,6 @@ pub(super) struct TreeUpdater<'a> {
     comparison: Option<ComparedFile>,
     /// The inodes with several names that were kept.
     kept: HashSet<(TreeId, InodeNumber)>,
-    /// The flags of directories that new files inherit, by inode.
-    wanted_flags: HashMap<(TreeId, InodeNumber), InodeFlags>,
     unit: usize,
     buffer: Vec<u8>,
     done: Updated,
@@ -91,7 +91,6 @@ impl<'a> TreeUpdater<'a> {
             directories: Vec::new(),
             comparison: None,
             kept: HashSet::new(),
-            wanted_flags: HashMap::new(),
             unit: if compresses { COMPRESSED_UNIT } else { sector },
             buffer: vec![0; PIECE],
             done: Updated::default(),
@@ -99,7 +98,6 @@ impl<'a> TreeUpdater<'a> {
         }
     }
 
-    /// Adds the amount of work to `total`. A walk that goes on in another run counts only as far as
     /// Adds the amount of work to `total`. Only a walk that came to its end tells how much was
     /// equal, since another one begins anew.
     pub(super) fn add_to(&self, total: &mut Updated, is_whole: bool) {
@@ -193,12 +191,8 @@ impl<'a> TreeUpdater<'a> {
             }
         }
         self.writer.take(ImportEvent::Enter { name, attributes })?;
-        if !self.writer.is_skipping() {
-            let directory = self.writer.parent();
-            let inherited = directory.metadata().flags();
-            self.wanted_flags.insert((directory.tree(), directory.number()), inherited);
-        }
-        self.directories.push(VisitedDirectory { existed, ..VisitedDirectory::default() });
+        let flags = self.writer.parent().metadata().flags();
+        self.directories.push(VisitedDirectory { existed, flags, ..VisitedDirectory::default() });
         Ok(())
     }
 
@@ -208,7 +202,6 @@ impl<'a> TreeUpdater<'a> {
             return self.writer.take(ImportEvent::Leave);
         }
         let there = self.writer.parent();
-        self.wanted_flags.remove(&(there.tree(), there.number()));
         if directory.existed && !directory.incomplete {
             let mut extra = Vec::new();
             for entry in there.read_dir()? {
@@ -261,9 +254,8 @@ impl<'a> TreeUpdater<'a> {
 
     /// Returns whether an entry has the flags NODATACOW and NODATASUM that it would be made with.
     fn flags_fit(&self, there: &Inode, path: &[u8], link: Option<LinkId>) -> bool {
-        let parent = self.writer.parent();
-        let inherited = self.wanted_flags.get(&(parent.tree(), parent.number())).copied();
-        let inherited = inherited.filter(|_| !there.is_subvolume_root()).unwrap_or(InodeFlags::empty());
+        let parent = self.directories.last().filter(|_| !there.is_subvolume_root());
+        let inherited = parent.map_or(InodeFlags::empty(), |parent| parent.flags);
         let mut wanted = self.writer.wanted_flags(path, link) | (inherited & InodeFlags::NODATACOW);
         if wanted.contains(InodeFlags::NODATACOW) && there.file_type() == FileKind::Regular {
             wanted |= InodeFlags::NODATASUM;
